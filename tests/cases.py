@@ -2,7 +2,12 @@
 
 import functools
 import inspect
+import re
 import reprlib
+
+import pytest
+
+from dpbook.core import InvalidArgument
 
 
 def each(names, cases):
@@ -33,6 +38,17 @@ def each(names, cases):
         return run
 
     return decorate
+
+
+def refuses(*cases):
+    """Return a test of pairs (call, words): each call raises an `InvalidArgument` that begins with its words."""
+
+    @each(("call", "words"), cases)
+    def test(call, words):
+        with pytest.raises(InvalidArgument, match=rf"^{re.escape(words)}(?!\w)"):
+            call()
+
+    return test
 
 
 def lines_of(output):

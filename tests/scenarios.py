@@ -3,6 +3,7 @@
 import importlib
 import traceback
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -33,6 +34,24 @@ class Scenarios:
         ranks = [(module.__name__, own_name, rank, world, *arguments) for rank in range(world)]
         by_rank = start(_run_all, ranks, timeout=timeout, echo=False)
         return {name: "".join(tracebacks[name] for tracebacks in by_rank) for name in self.names}
+
+    def tests(self, *worlds, folder=False, timeout=120):
+        """Return a fixture and a test, which runs all scenarios in each of the worlds, and has an item for each.
+
+        With a ``folder`` the scenarios get the path of a temporary one as their last argument.
+        """
+
+        @pytest.fixture(scope="module", params=worlds)
+        def failures(request, tmp_path_factory):
+            arguments = [str(tmp_path_factory.mktemp("ranks"))] if folder else []
+            return self.run(request.param, *arguments, timeout=timeout)
+
+        @pytest.mark.processes
+        @pytest.mark.parametrize("name", self.names)
+        def test_scenario(failures, name):
+            assert not failures[name], failures[name]
+
+        return failures, test_scenario
 
 
 def _run_all(module, name, rank, world, *arguments):

@@ -7,12 +7,11 @@ import pytest
 
 from dpbook import figures
 from dpbook.core import palette
-from dpbook.core.errors import InvalidArgument
 from dpbook.figures.steps import CONTENT_FILLS, draw_memory_until
 from dpbook.figures.steps.lanes import LEFT, WIDTH
 from dpbook.figures.steps.timelines import MEMORY_HEIGHT
 from dpbook.overlap import Sharding, Sizes, Wires, equal_units, simulate_sharded
-from tests.cases import each
+from tests.cases import each, refuses
 from tests.figures.reading import NS, misplaced, parse, texts
 from tests.figures.test_palette import SIGHT, distance
 
@@ -111,15 +110,9 @@ def test_gathered_weights_and_the_gradients_that_are_stacked_on_them_are_told_ap
     assert distance(*map(palette.dark, pair), sight) >= 60
 
 
-@each(
-    ("call", "message"),
-    [
-        (lambda: figures.draw_memory(step(), ""), "title must be"),
-        (lambda: figures.draw_memory({}, "Title"), "steps must be"),
-        (lambda: figures.draw_memory({"a": step().timeline}, "Title"), r"steps\['a'\] must be a ShardedStep"),
-        (lambda: figures.draw_memory({str(k): step() for k in range(5)}, "Title"), "steps must be"),
-    ],
+test_bad_arguments_are_named = refuses(
+    (lambda: figures.draw_memory(step(), ""), "title must be"),
+    (lambda: figures.draw_memory({}, "Title"), "steps must be"),
+    (lambda: figures.draw_memory({"a": step().timeline}, "Title"), "steps['a'] must be a ShardedStep"),
+    (lambda: figures.draw_memory({str(k): step() for k in range(5)}, "Title"), "steps must be"),
 )
-def test_bad_arguments_are_named(call, message):
-    with pytest.raises(InvalidArgument, match=f"^{message}"):
-        call()

@@ -8,10 +8,9 @@ from dpbook import figures
 from dpbook.book.ch05 import HEIGHT, draw_traffic
 from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, parameter_server, ring, tree
 from dpbook.core import palette
-from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_overview, draw_schedule
 from dpbook.planning import Mesh
-from tests.cases import each
+from tests.cases import each, refuses
 from tests.figures.reading import DOUBLE, NS, misplaced, outside, parse, texts
 
 ALL = [parameter_server(4), tree(4), ring(4)]
@@ -75,30 +74,24 @@ def test_the_lower_bound_is_named():
     assert "some rank must send this much: 6 MB" in texts(parse(draw_traffic(ALL, 10**6)))
 
 
-@each(
-    ("call", "name"),
-    [
-        (lambda: draw_overview(), "schedules"),
-        (lambda: draw_overview("ring"), "schedule"),
-        (lambda: draw_overview(ring(17)), "world of ring"),
-        (lambda: draw_overview(Schedule(2, 1, [Round.of(0, 1, 0, True)] * 33)), "number of rounds"),
-        (lambda: draw_overview(ring(4), size=0), "size"),
-        (lambda: draw_overview(ring(4), itemsize=0), "itemsize"),
-        (lambda: draw_traffic([], 10), "schedules"),
-        (lambda: draw_traffic(7, 10), "schedule"),
-        (lambda: draw_traffic([ring(4), tree(5)], 10), "world of tree"),
-        (lambda: draw_traffic([ring(33)], 10), "world"),
-        (lambda: draw_traffic([ring(4)], 0), "size"),
-        (lambda: figures.draw_groups(16, 8, 0, "Title"), "mesh"),
-        (lambda: figures.draw_groups(Mesh({"dp": 33}), 8, 0, "Title"), "mesh"),
-        (lambda: figures.draw_groups(Mesh({"dp": 4}), 0, 0, "Title"), "per_node"),
-        (lambda: figures.draw_groups(Mesh({"dp": 4}), 2, 4, "Title"), "rank"),
-        (lambda: figures.draw_groups(Mesh({"dp": 4}), 2, 0, " "), "title"),
-    ],
+test_bad_input_is_named = refuses(
+    (lambda: draw_overview(), "schedules"),
+    (lambda: draw_overview("ring"), "schedule"),
+    (lambda: draw_overview(ring(17)), "world of ring"),
+    (lambda: draw_overview(Schedule(2, 1, [Round.of(0, 1, 0, True)] * 33)), "number of rounds"),
+    (lambda: draw_overview(ring(4), size=0), "size"),
+    (lambda: draw_overview(ring(4), itemsize=0), "itemsize"),
+    (lambda: draw_traffic([], 10), "schedules"),
+    (lambda: draw_traffic(7, 10), "schedule"),
+    (lambda: draw_traffic([ring(4), tree(5)], 10), "world of tree"),
+    (lambda: draw_traffic([ring(33)], 10), "world"),
+    (lambda: draw_traffic([ring(4)], 0), "size"),
+    (lambda: figures.draw_groups(16, 8, 0, "Title"), "mesh"),
+    (lambda: figures.draw_groups(Mesh({"dp": 33}), 8, 0, "Title"), "mesh"),
+    (lambda: figures.draw_groups(Mesh({"dp": 4}), 0, 0, "Title"), "per_node"),
+    (lambda: figures.draw_groups(Mesh({"dp": 4}), 2, 4, "Title"), "rank"),
+    (lambda: figures.draw_groups(Mesh({"dp": 4}), 2, 0, " "), "title"),
 )
-def test_bad_input_is_named(call, name):
-    with pytest.raises(InvalidArgument, match=f"^{name}"):
-        call()
 
 
 @each("schedule", [ring(1), tree(2), Schedule(2, 1, [Round.of(0, 1, 0, True)])])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpbook.book import ch01
-from dpbook.core.errors import InvalidArgument
+from tests.cases import refuses
 from tests.figures import reading
 
 X = np.arange(1.0, 5.0)
@@ -39,10 +39,9 @@ def test_the_words_say_what_the_picture_shows():
     assert "rank 1: w = 0, x = 3, 4, -50, -30" in viewer.picture.alt
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "world", "message"),
-    [(X, X[:3], 2, "x and y"), (X, X, 3, "global batch"), (X, X, 5, "world"), (np.ones((2, 2)), X, 2, "x and y")],
+test_bad_input_is_named = refuses(
+    (lambda: ch01.play_loop(X, X[:3], 2, lr=0.01, steps=1), "x and y"),
+    (lambda: ch01.play_loop(X, X, 3, lr=0.01, steps=1), "global batch"),
+    (lambda: ch01.play_loop(X, X, 5, lr=0.01, steps=1), "world"),
+    (lambda: ch01.play_loop(np.ones((2, 2)), X, 2, lr=0.01, steps=1), "x and y"),
 )
-def test_bad_input_is_named(x, y, world, message):
-    with pytest.raises(InvalidArgument, match=message):
-        ch01.play_loop(x, y, world, lr=0.01, steps=1)

@@ -5,8 +5,7 @@ import pytest
 
 from dpbook.book.ch06 import over_slow_ports, time
 from dpbook.collectives import Link, cost, halving_doubling, ring, run, simulate, tree
-from dpbook.core.errors import InvalidArgument
-from tests.cases import each
+from tests.cases import each, refuses
 
 LINK = Link(1e-3, 1e6)
 
@@ -34,6 +33,6 @@ def test_a_rank_without_a_message_does_not_wait(monkeypatch):
     assert kept == [pytest.approx(LINK.alpha + 4000 * LINK.beta)] * 2 * messages
 
 
-def test_several_messages_of_a_rank_in_one_round_are_refused():
-    with pytest.raises(InvalidArgument, match=r"^schedule must be"):
-        over_slow_ports(halving_doubling(4), LINK)
+test_several_messages_of_a_rank_in_one_round_are_refused = refuses(
+    (lambda: over_slow_ports(halving_doubling(4), LINK), "schedule must be"),
+)

@@ -123,15 +123,7 @@ def blocks_are_recomputed(rank, world, folder):
     assert len(calls) == 4
 
 
-@pytest.fixture(scope="module")
-def failures(tmp_path_factory):
-    return scenario.run(3, str(tmp_path_factory.mktemp("adapters")))
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
+failures, test_scenario = scenario.tests(3, folder=True)
 
 
 @pytest.fixture

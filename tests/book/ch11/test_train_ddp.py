@@ -176,11 +176,4 @@ def data_that_fill_no_step_are_refused(rank, world, folder):
         train_ddp.run(options(f"{folder}/few", "--examples", "23"), CPU)
 
 
-@pytest.fixture(scope="module")
-def failures(tmp_path_factory):
-    return scenario.run(3, str(tmp_path_factory.mktemp("train")))
-
-
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
+failures, test_scenario = scenario.tests(3, folder=True)

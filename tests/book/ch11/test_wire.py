@@ -7,9 +7,8 @@ import pytest
 from dpbook.book import ch11
 from dpbook.book.ch11 import trained_parameters, wire_bars
 from dpbook.core import palette
-from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import axes
-from tests.cases import each
+from tests.cases import each, refuses
 from tests.figures.reading import check_choices, parse, readable, rings, texts
 
 
@@ -97,14 +96,8 @@ def test_the_axis_holds_the_least_and_the_most():
     assert max(marks(explorer.figure, palette.COMMUNICATION)) < 686
 
 
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: wire_bars(-1, "Title"), "nbytes"),
-        (lambda: wire_bars(1, ""), "title"),
-        (lambda: trained_parameters("Qwen3 4B", -1), "rank"),
-    ],
+test_bad_input_is_named = refuses(
+    (lambda: wire_bars(-1, "Title"), "nbytes"),
+    (lambda: wire_bars(1, ""), "title"),
+    (lambda: trained_parameters("Qwen3 4B", -1), "rank"),
 )
-def test_bad_input_is_named(call, name):
-    with pytest.raises(InvalidArgument, match=name):
-        call()

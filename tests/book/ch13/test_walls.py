@@ -6,10 +6,9 @@ from dpbook.book import ch13
 from dpbook.book.ch13 import walls
 from dpbook.collectives import Link
 from dpbook.core import palette
-from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import axes
 from dpbook.planning import ACCELERATORS, Cluster, Job
-from tests.cases import each
+from tests.cases import each, refuses
 from tests.figures.reading import NS, check_choices, parse, readable, rings, texts
 
 JOB, FLAT = Job(70 * 10**9), Cluster(ACCELERATORS["H100 SXM"], 256, Link.gigabytes(400), per_node=1)
@@ -142,6 +141,4 @@ def test_a_turn_finds_buckets_only_where_they_are_others(monkeypatch):
     assert len(made) == 2
 
 
-def test_bad_input_is_named():
-    with pytest.raises(InvalidArgument, match="title"):
-        ch13.scaling_wall(JOB, FLAT, 2**20, WORLDS, "")
+test_bad_input_is_named = refuses((lambda: ch13.scaling_wall(JOB, FLAT, 2**20, WORLDS, ""), "title"))

@@ -215,15 +215,7 @@ def scalar_parameters_are_refused_by_fully_shard_and_lie_in_a_row_of_ours(rank, 
     assert scale.grad.tolist() == ([mean] if rank == 0 else [])
 
 
-@pytest.fixture(scope="module")
-def failures(tmp_path_factory):
-    return scenario.run(4, str(tmp_path_factory.mktemp("saved")))
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
+failures, test_scenario = scenario.tests(4, folder=True)
 
 
 def offloaded(rank, world):

@@ -141,14 +141,7 @@ def ddp_refuses_the_bf16_hook_by_its_name(rank, world):
         assert hooks.refusal().startswith("BF16 all reduce communication hook required CUDA")
 
 
-@pytest.fixture(scope="module")
-def failures():
-    return scenario.run(3)
-
-
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
+failures, test_scenario = scenario.tests(3)
 
 
 @pytest.mark.proof

@@ -1,10 +1,7 @@
 """Is what torch's hooks are to send what one adds up by hand?"""
 
-import pytest
-
 from dpbook.book.ch16 import SHAPES, Setting, payload, powersgd_elements, wire
-from dpbook.core import InvalidArgument
-from tests.cases import each
+from tests.cases import each, refuses
 
 WHOLE = 128 * 64 + 128 + 128 * 128 + 128 + 10 * 128 + 10
 
@@ -57,17 +54,11 @@ def test_a_ring_in_each_group_and_one_of_all():
     assert sum(n for shape in SHAPES if len(shape) == 1 for n in shape) == 266
 
 
-@each(
-    ("call", "message"),
-    [
-        (lambda: Setting("fp8"), "method must be one of exact, fp16"),
-        (lambda: Setting(every=0), "every must be"),
-        (lambda: Setting(momentum=-1), "momentum must be"),
-        (lambda: Setting("powersgd", least=0), "least must be"),
-        (lambda: Setting("powersgd", begin=1), "begin must be at least 2"),
-        (lambda: wire(Setting("local", group=2), 3), "world must be a multiple of 2"),
-    ],
+test_what_torch_would_refuse_is_refused_before = refuses(
+    (lambda: Setting("fp8"), "method must be one of exact, fp16"),
+    (lambda: Setting(every=0), "every must be"),
+    (lambda: Setting(momentum=-1), "momentum must be"),
+    (lambda: Setting("powersgd", least=0), "least must be"),
+    (lambda: Setting("powersgd", begin=1), "begin must be at least 2"),
+    (lambda: wire(Setting("local", group=2), 3), "world must be a multiple of 2"),
 )
-def test_what_torch_would_refuse_is_refused_before(call, message):
-    with pytest.raises(InvalidArgument, match=f"^{message}"):
-        call()

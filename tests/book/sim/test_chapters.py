@@ -69,11 +69,4 @@ def cells_of_chapter_12_hold(rank, world, folder):
     assert sums[1:] == [pytest.approx(sums[0], rel=1e-4)] * 5
 
 
-@pytest.fixture(scope="module")
-def failures(tmp_path_factory):
-    return scenario.run(2, str(tmp_path_factory.mktemp("traces")), timeout=240)
-
-
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
+failures, test_scenario = scenario.tests(2, folder=True, timeout=240)

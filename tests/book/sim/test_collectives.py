@@ -232,16 +232,9 @@ def only_a_rank_with_unused_parameters_waits_for_what_the_others_have_used(rank,
         assert not any(waited), step
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(2, marks=pytest.mark.proof), 3, pytest.param(4, marks=pytest.mark.proof)]
+failures, test_scenario = scenario.tests(
+    pytest.param(2, marks=pytest.mark.proof), 3, pytest.param(4, marks=pytest.mark.proof)
 )
-def failures(request):
-    return scenario.run(request.param)
-
-
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
 
 
 @pytest.mark.parametrize(("make", "world"), [(ring, 3), (tree, 2), (tree, 4)])

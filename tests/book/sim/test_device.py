@@ -342,11 +342,4 @@ def a_second_installation_does_nothing():
     work_is_queued_and_its_values_come_later()
 
 
-@pytest.fixture(scope="module")
-def failures():
-    return scenario.run(1)
-
-
-@pytest.mark.parametrize("name", scenario.names)
-def test_scenario(failures, name):
-    assert not failures[name], failures[name]
+failures, test_scenario = scenario.tests(1)
