@@ -91,8 +91,8 @@ def unexplained(
     hooks = run.optimizers[update.optimizer][0].get("comm_hooks", ())
     if hooks:
         return untested(f"DDP's communication hook {hooks[0]} changes the gradients that it sends: {message}")
-    left, big = gradients.of("after", rank), gradients.big("weighted")
-    if any(map(np.any, left.values())) and largest_violation(left, big, bound, scale(left, big)) is None:
+    after, big = gradients.of("after", rank), gradients.big("weighted")
+    if any(map(np.any, after.values())) and largest_violation(after, big, bound, scale(after, big)) is None:
         return untested(
             f"backward leaves the big batch's gradient, and the script changes it before the step: {message}"
         )

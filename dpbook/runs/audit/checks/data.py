@@ -213,9 +213,11 @@ def evaluation(run: RunJournals) -> CheckResult | None:
         if events[0]["examples"] is not None and None not in [event["share"] for event in events]
     ]
     if not divided:
-        all_begun = all(of_ranks)
-        each = "each rank reads all of them, or a part that the script makes"
-        return untested(f"no sampler divides the examples: {each}" if all_begun else "not every rank has begun one")
+        if not all(of_ranks):
+            return untested("not every rank has begun one")
+        return untested(
+            "no sampler says how it divides the examples: each rank reads all of them, or a part that something else makes"
+        )
     for events in divided:
         total = events[0]["examples"]
         excess = sum(event["share"] for event in events) - total
