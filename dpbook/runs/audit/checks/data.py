@@ -216,7 +216,7 @@ def evaluation(run: RunJournals) -> CheckResult | None:
         if not all(of_ranks):
             return untested("not every rank has begun one")
         return untested(
-            "no sampler says how it divides the examples: each rank reads all of them, or a part that something else makes"
+            "no sampler says how it divides the examples: each rank reads all, or a part that something else makes"
         )
     for events in divided:
         total = events[0]["examples"]
