@@ -5,6 +5,7 @@ each mean or sum over examples, however the script wrote the loss. The graph sav
 divisor is part of that.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -37,12 +38,14 @@ class Reduction:
         terms: number of terms, or sum of their weights.
         divisor: number by which each term is divided in all.
         mean: whether the node itself divides by the number of terms.
+        shape: shape of the tensor of all terms, or () if some of its elements are no terms or have weights.
     """
 
     node: str
     terms: float
     divisor: float
     mean: bool
+    shape: tuple[int, ...]
 
 
 def reductions(loss: torch.Tensor) -> list[Reduction] | None:
@@ -82,8 +85,8 @@ def _walk(edge: Edge, divisor: float, parts: list[Reduction], depth: int) -> boo
     terms = _terms_of_loss(node)
     if terms is None:
         return False
-    count, mean = terms
-    parts.append(Reduction(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean))
+    count, mean, shape = terms
+    parts.append(Reduction(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean, shape))
     return True
 
 
@@ -93,10 +96,8 @@ def _is_loss(edge: Edge) -> bool:
 
 
 def _mean_or_sum(node: Any, name: str, below: list[Edge], divisor: float, parts: list[Reduction], depth: int) -> bool:
-    sizes = tuple(node._saved_self_sym_sizes)
-    number = 1.0
-    for size in sizes:
-        number *= int(size)
+    sizes = tuple(map(int, node._saved_self_sym_sizes))
+    number = float(math.prod(sizes))
     whole = divisor * number if name == "MeanBackward" else divisor
     if below and _over_examples(below[0][0]):  # the number of examples is in that one
         return False
@@ -104,7 +105,8 @@ def _mean_or_sum(node: Any, name: str, below: list[Edge], divisor: float, parts:
     if (number == 1 or nested) and below and _walk(below[0], whole, parts, depth + 1):
         return True
     terms = number if name == "MeanBackward" else _unmasked(below, number)
-    parts.append(Reduction(name.removesuffix("Backward"), terms, whole, name == "MeanBackward"))
+    shape = sizes if terms == number else ()
+    parts.append(Reduction(name.removesuffix("Backward"), terms, whole, name == "MeanBackward", shape))
     return True
 
 
@@ -138,14 +140,16 @@ def _constant(node: Any) -> float | None:
     return None
 
 
-def _terms_of_loss(node: Any) -> tuple[float, bool] | None:
-    """Return the number of terms of a loss function's node and whether it takes their mean, or None."""
+def _terms_of_loss(node: Any) -> tuple[float, bool, tuple[int, ...]] | None:
+    """Return the number of terms of a loss function's node, whether it takes their mean, and their shape, or None."""
     reduction = getattr(node, "_saved_reduction", None)
     if reduction not in (MEAN, SUM):
         return None
     if hasattr(node, "_saved_total_weight"):
-        return float(_total_weight(node, reduction)), reduction == MEAN
-    return float(node._saved_self.numel()), reduction == MEAN
+        weight, target = _total_weight(node, reduction), node._saved_target
+        return weight, reduction == MEAN, tuple(target.shape) if weight == target.numel() else ()
+    terms = node._saved_self
+    return float(terms.numel()), reduction == MEAN, tuple(terms.shape)
 
 
 def _total_weight(node: Any, reduction: int) -> float:

@@ -868,6 +868,16 @@ COMPRESSED = """
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 model.register_comm_hook(None, fp16_compress_hook)
 """
+PIXELS = """
+model = DDP(nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(96, 1, 8, 8, generator=built), torch.ones(96))
+"""
+ANY_SIZE = """
+images = F.interpolate(x, size=(8 + 4 * rank, 8 + 2 * rank))
+loss = F.cross_entropy(model(images), (images[:, 0] > 0).long())
+"""
+
 DOUBTFUL = {
     "sums without a gradient in the loss": (model() + sampled() + loop(SUMMED_WITHOUT_GRADIENT), {"gathered"}),
     "each rank shuffles all data": (
@@ -906,6 +916,7 @@ DOUBTFUL = {
         bare() + "data = Subset(data, range(18))\n" + sampled() + ACCUMULATED_BY_HAND,
         {"mean", "replay"},
     ),
+    "images of another size on each rank": (PIXELS + sampled() + loop(ANY_SIZE), {"mean", "replay"}),
     "gathered without gradient": (model() + sampled() + loop(GATHERED), {"gathered"}),
     "gathered without gradient, its own put back": (model() + sampled() + loop(GATHERED_DETACHED), {"gathered"}),
     "the same noise on all ranks": (GAN_NOISE, {"examples"}),

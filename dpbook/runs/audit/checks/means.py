@@ -148,12 +148,21 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Ch
             f"the means of ranks and micro-batches are over {counts} terms: one weighs up to {most:.2f} times too much"
         )
         alike = _same_on_all_ranks(of_line, divisors)
-        small = most < SMALL_EXCESS or short or alike
+        images = _images_of_several_sizes([part["shape"] for part in parts])
+        small = most < SMALL_EXCESS or short or alike or images
         message += " (alike on all ranks: unless these are losses of their own)" if alike else ""
+        message += " (images of several sizes: each image counts the same, each pixel does not)" if images else ""
         message += " (the end of an epoch)" if short and most >= SMALL_EXCESS and not alike else ""
         rank, event = of_line[lowest]
         return CheckResult("WARN" if small else "FAIL", message, rank, None, update.number, event["place"])
     return None
+
+
+def _images_of_several_sizes(shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether losses are means over equally many images that differ in height and width."""
+    sizes = list(zip(*(shape[1:] for shape in shapes), strict=False))
+    equally_many = all(shape[:1] == shapes[0][:1] and len(shape) == len(shapes[0]) for shape in shapes)
+    return equally_many and sum(len(set(of_dimension)) > 1 for of_dimension in sizes) >= 2
 
 
 def _same_on_all_ranks(of_line: list[tuple[int, Event]], divisors: Sequence[float]) -> bool:
