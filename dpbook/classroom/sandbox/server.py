@@ -87,13 +87,13 @@ def serve(control: socket.socket, memory: int) -> None:
         if not word:
             return
         request = json.loads(word)
-        with contextlib.suppress(OSError):  # no more processes: whoever request sees that nobody is there
+        with contextlib.suppress(OSError):  # no more processes: whoever requested one sees that nobody is there
             if os.fork() == 0:
                 try:
                     control.close()
                     with socket.socket(fileno=files[0]) as sock:
                         _begin(sock, request, paths, memory, apart)
-                finally:  # whoever request may be gone: this is no second server
+                finally:  # whoever requested it may be gone: this is no second server
                     os._exit(0)
         os.close(files[0])
 
