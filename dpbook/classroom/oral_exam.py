@@ -25,7 +25,7 @@ class Question:
 
 
 def questions(seed: int) -> list[Question]:
-    """Return a question for each maker of `MAKERS`. Each draws from numbers of its own: a new maker changes no other."""
+    """Return a question for each maker of `MAKERS`, from numbers of its own, so that a new maker changes no other."""
     check_int("seed", seed, 0)
     return [make(np.random.default_rng([seed, number])) for number, make in enumerate(MAKERS)]
 

@@ -146,27 +146,19 @@ class Reducer:
             self._finish()
 
     def _gradient_ready(self, index: int) -> None:
-        if self.enabled:
-            self._check(index)
-            self._ready(index)
-
-    def _check(self, index: int) -> None:
-        gradient, name = self.parameters[index].grad, self.names[index]
-        if gradient is not None and gradient.layout != torch.strided:
-            raise InvalidArgument(f"the gradient of {name}", gradient.layout, "dense, as of nn.Embedding(sparse=False)")
-        if self._running and index not in self.buckets[self.bucket_of[index]].missing:
-            raise DpbookError(
-                f"{name} got a second gradient in one backward: it is used in more than one re-entrant checkpoint. "
-                "Recompute with use_reentrant=False"
-            )
-
-    def _ready(self, index: int) -> None:
-        """One gradient is complete on this rank."""
+        """One gradient is complete on this rank. Runs once per parameter and backward, so it calls little."""
+        if not self.enabled:
+            return
         if not self._running:
             self._begin()
-        self.order.append(index)
         bucket = self.buckets[self.bucket_of[index]]
+        if index not in bucket.missing:
+            raise DpbookError(
+                f"{self.names[index]} got a second gradient in one backward: it is used in more than one re-entrant "
+                "checkpoint. Recompute with use_reentrant=False"
+            )
         bucket.missing.remove(index)
+        self.order.append(index)
         if index in self.large:
             self._fill(bucket, [index])
         else:
@@ -201,6 +193,10 @@ class Reducer:
         """
         views = [self.views[index] for index in indices]
         gradients = [self.parameters[index].grad for index in indices]
+        for index, gradient in zip(indices, gradients, strict=True):
+            if gradient is not None and gradient.layout != torch.strided:
+                name = f"the gradient of {self.names[index]}"
+                raise InvalidArgument(name, gradient.layout, "dense, as of nn.Embedding(sparse=False)")
         with torch.no_grad():
             if len(indices) == 1 and gradients[0] is not None:
                 torch.mul(gradients[0], self.scale, out=views[0])
