@@ -3,7 +3,8 @@
 // Written by hand in the form of a prebuilt extension; it is small, and nothing has to be built.
 (() => {
   const here = document.currentScript.src;
-  const load = name => import(new URL(name, here).href);
+  const modules = {}; // import() of a module that is loaded already still costs a turn of the event loop, and so a frame
+  const load = name => modules[name] ??= import(new URL(name, here).href);
   const films = {};
   let shared, tracker = null;
 
