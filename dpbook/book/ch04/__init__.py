@@ -11,4 +11,4 @@ from dpbook.book.ch04.batches import (
     smooth,
     variance_by_batch,
 )
-from dpbook.book.ch04.sweep import Branches, Race, draw_races, race, recorded
+from dpbook.book.ch04.sweep import Branches, Race, draw_races, play_prices, race, recorded

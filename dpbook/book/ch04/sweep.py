@@ -7,7 +7,7 @@ A table of races shows the best rate of each batch.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import TypeAlias
@@ -16,8 +16,9 @@ import numpy as np
 
 from dpbook.book.ch04.batches import NoiseScale
 from dpbook.core import DATA, InvalidArgument, check_float, check_int, palette
-from dpbook.figures import Picture
-from dpbook.figures.card import finish, in_style, new_figure
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.card import MARGIN, Card, Key, Scale, finish, in_style, new_figure, text
+from dpbook.figures.card.axes import axis_across, axis_up, curve, mark, ring
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
 
 EVALUATION_SHARE = 0.02  # share of further steps between two evaluations; up to the 50th step each is evaluated
@@ -216,3 +217,52 @@ def recorded() -> list[Branches]:
         noise = NoiseScale(*np.mean(segment["signal_and_noise"], axis=0).tolist())
         segments.append(Branches(tuple(segment["losses"]), races, noise))
     return segments
+
+
+WIDTH, HEIGHT, TOP, BOTTOM = 640, 380, 110, 322
+BATCH, PRICE = Scale(4, 256, 124, 560, log=True), Scale(1_000, 20_000, BOTTOM, TOP, log=True)
+"""Axes of `play_prices`, in sequences."""
+SEGMENTS = (Key("", palette.COMPUTATION, "line", 2.5), Key("", palette.COMMUNICATION, "line", 2.5))
+
+
+def play_prices(named: Mapping[str, Branches]) -> Viewer:
+    """Step through the batches of two segments, by name: what each costs in sequences at its best rate, and its steps.
+
+    The last picture compares the largest batch with the smallest one.
+    """
+    keys = {name: key._replace(label=name) for name, key in zip(named, SEGMENTS, strict=True)}
+    reached = [
+        (name, race.batch, float(race.medians[race.best]))
+        for name, branches in named.items()
+        for race in branches.races
+    ]
+
+    def draw(after: int) -> Picture:
+        name, batch, steps = reached[max(0, min(after, len(reached)) - 1)]
+        title = f"{name}, batch {batch}: {steps:,.4g} steps, {steps * batch:,.0f} sequences"
+        if after == 0:
+            title = f"What a larger batch costs, {' and '.join(named)}"
+        if after > len(reached):
+            grown = (f"{_ratio(branches.races):.1f} times the price {name}" for name, branches in named.items())
+            title = f"From batch {reached[0][1]} to {reached[-1][1]}: {', '.join(grown)}"
+        card = Card(WIDTH, title, "sequences until the branch ends, and the steps beside each point")
+        card.legend(mark(key) for key in keys.values())
+        prices = {price: f"{price:,.0f}" for price in (1e3, 2e3, 5e3, 1e4, 2e4)}
+        card.add(*axis_up(PRICE, BATCH.start - 24, prices, WIDTH - MARGIN))
+        batches = {float(batch): f"{batch}" for _, batch, _ in reached}
+        card.add(*axis_across(BATCH, BOTTOM, batches, "batch (sequences, logarithmic)", TOP))
+        for name, key in keys.items():
+            shown = [(BATCH(batch), PRICE(steps * batch), steps) for of, batch, steps in reached[:after] if of == name]
+            card.add(curve([(x, y) for x, y, _ in shown], key) if shown else "")
+            for x, y, steps in shown:
+                card.add(ring(x, y, key.colour), text(x, y - 12, f"{steps:,.4g}", 12, anchor="middle", fill=key.colour))
+        costs = "; ".join(f"{of}, {batch}: {steps * batch:,.0f}" for of, batch, steps in reached[:after])
+        return card.picture(HEIGHT, f"Sequences for each batch: {costs}." if costs else "Nothing has been run.")
+
+    return Viewer(draw, len(reached) + 1, "batch")
+
+
+def _ratio(races: Sequence[Race]) -> float:
+    """Return how many times as many examples the largest batch needs as the smallest one."""
+    first, last = (float(race.medians[race.best]) * race.batch for race in (races[0], races[-1]))
+    return last / first

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from dpbook.book.ch04 import recorded
+from dpbook.book.ch04 import play_prices, recorded
 from tests.benchmarks.measure_branches import (
     BASE_BATCH,
     BASE_RATE,
@@ -98,3 +98,17 @@ def test_where_a_segment_ends_decides_the_critical_batch_size_too():
         fitted.append(slope / s_min)
     assert fitted[0] < fitted[1] / 1.5
     assert fitted[2] > 1.2 * fitted[1]
+
+
+def test_the_prices_are_the_median_steps_at_the_best_rate_times_the_batch(segments):
+    viewer = play_prices({"early": segments[0], "late": segments[1]})
+    for number, (name, segment, place) in enumerate(
+        [(n, s, p) for n, s in zip(("early", "late"), segments, strict=True) for p in range(4)]
+    ):
+        race = segment.races[place]
+        steps = np.median(race.steps, axis=1).min()
+        title = f"{name}, batch {race.batch}: {steps:,.4g} steps, {steps * race.batch:,.0f} sequences"
+        assert viewer.film.frames[number + 1].picture.alt.startswith(title)
+    assert viewer.film.frames[-1].picture.alt.startswith(
+        "From batch 4 to 256: 5.8 times the price early, 1.8 times the price late"
+    )
