@@ -18,7 +18,7 @@ from dpbook.book.ch04.batches import NoiseScale
 from dpbook.core import DATA, InvalidArgument, check_float, check_int, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Card, Key, Scale, finish, in_style, new_figure, text
-from dpbook.figures.card.axes import axis_across, axis_up, curve, mark, ring
+from dpbook.figures.card import axes as card_axes
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
 
 EVALUATION_SHARE = 0.02  # share of further steps between two evaluations; up to the 50th step each is evaluated
@@ -246,16 +246,19 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
             grown = (f"{_ratio(branches.races):.1f} times the price {name}" for name, branches in named.items())
             title = f"From batch {reached[0][1]} to {reached[-1][1]}: {', '.join(grown)}"
         card = Card(WIDTH, title, "sequences until the branch ends, and the steps beside each point")
-        card.legend(mark(key) for key in keys.values())
+        card.legend(card_axes.mark(key) for key in keys.values())
         prices = {price: f"{price:,.0f}" for price in (1e3, 2e3, 5e3, 1e4, 2e4)}
-        card.add(*axis_up(PRICE, BATCH.start - 24, prices, WIDTH - MARGIN))
+        card.add(*card_axes.axis_up(PRICE, BATCH.start - 24, prices, WIDTH - MARGIN))
         batches = {float(batch): f"{batch}" for _, batch, _ in reached}
-        card.add(*axis_across(BATCH, BOTTOM, batches, "batch (sequences, logarithmic)", TOP))
+        card.add(*card_axes.axis_across(BATCH, BOTTOM, batches, "batch (sequences, logarithmic)", TOP))
         for name, key in keys.items():
             shown = [(BATCH(batch), PRICE(steps * batch), steps) for of, batch, steps in reached[:after] if of == name]
-            card.add(curve([(x, y) for x, y, _ in shown], key) if shown else "")
+            card.add(card_axes.curve([(x, y) for x, y, _ in shown], key) if shown else "")
             for x, y, steps in shown:
-                card.add(ring(x, y, key.colour), text(x, y - 12, f"{steps:,.4g}", 12, anchor="middle", fill=key.colour))
+                card.add(
+                    card_axes.ring(x, y, key.colour),
+                    text(x, y - 12, f"{steps:,.4g}", 12, anchor="middle", fill=key.colour),
+                )
         costs = "; ".join(f"{of}, {batch}: {steps * batch:,.0f}" for of, batch, steps in reached[:after])
         return card.picture(HEIGHT, f"Sequences for each batch: {costs}." if costs else "Nothing has been run.")
 
