@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Fit
 from dpbook.core import InvalidArgument, check_float, check_int, check_type, in_words, milliseconds, palette
-from dpbook.figures.card.picture import Card, Picture, check_named, check_title
+from dpbook.figures.card.picture import Card, Picture, check_named
 from dpbook.figures.card.plot import LINES, blank_figure, draw_lines, finish, in_style, new_figure
 from dpbook.figures.card.svg import MARGIN, aside, element, text
 from dpbook.ranks import Sweep
@@ -133,7 +133,6 @@ def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str,
     `InvalidArgument`.
     """
     check_int("per_rank", per_rank, 1, 20)
-    check_title(title)
     if not isinstance(shards, Sequence) or not 1 <= len(shards) <= 16:
         raise InvalidArgument("shards", shards, "a list of 1 to 16 shards, each (images, labels)")
     for images, labels in shards:

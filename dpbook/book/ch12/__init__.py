@@ -87,7 +87,7 @@ def play_diagnosis(timeline: Timeline) -> Viewer:
     ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
     if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:
         raise InvalidArgument("timeline", timeline, f"a Timeline of 2 to {MOST_TIMELINES} ranks, from rank 0 on")
-    check_timelines({"step": timeline}, "step", 0)
+    check_timelines({"step": timeline}, 0)
     if timeline.busy("communication", 0) == 0:
         raise InvalidArgument("timeline", timeline, "one in which rank 0 communicates")
     views = _views(timeline)

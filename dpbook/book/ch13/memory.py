@@ -13,7 +13,6 @@ from dpbook.figures.card import (
     Scale,
     axes,
     check_named,
-    check_title,
     element,
     number,
     rect,
@@ -49,7 +48,6 @@ def memory_bars(
     """
     check_float("capacity", capacity, above=0)
     check_named("memories", memories, 8, Memory, "1 to 8 Memory by name")
-    check_title(title)
     bottom = BAR_TOP + len(memories) * BAR_ROW
     shown = [key for part, key in MEMORY_PARTS.items() if any(getattr(memory, part) for memory in memories.values())]
     card = Card(WIDTH, title)

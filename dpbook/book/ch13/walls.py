@@ -13,7 +13,7 @@ from typing import Any
 from dpbook import planning
 from dpbook.core import DpbookError, InvalidArgument, check_one_of, in_words, palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, check_title, rect, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, rect, text
 from dpbook.planning import (
     ACCELERATORS,
     LINKS,
@@ -41,7 +41,6 @@ def scaling_bars(steps: Sequence[PredictedStep], title: str) -> Picture:
     """
     if not 1 <= len(steps) <= 16 or not all(isinstance(step, PredictedStep) for step in steps):
         raise InvalidArgument("steps", steps, "1 to 16 steps, as planning.weak and planning.strong return them")
-    check_title(title)
     up, wide = Scale(0, 1, BARS_BOTTOM, BARS_TOP), (BARS_WIDTH - BARS_LEFT - MARGIN) / len(steps)
     shown = [key for part, key in STEP_PARTS.items() if any(getattr(step, part) for step in steps)]
     card = Card(BARS_WIDTH, title)
@@ -161,7 +160,6 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
 
     The axes of GPUs and seconds are logarithmic. The place of the wall follows the ``title``.
     """
-    check_title(title)
     predicted = scaling(job, cluster, tokens, worlds)
     times = [time for step in predicted.steps for time in (step.seconds, step.compute, step.communication) if time]
     ranges = AxisRanges((worlds[0], worlds[-1]), (10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import palette
-from dpbook.figures.card.picture import Card, Picture, check_title
+from dpbook.figures.card.picture import Card, Picture
 from dpbook.figures.card.svg import MARGIN
 
 if TYPE_CHECKING:
@@ -71,10 +71,9 @@ def in_style(draw: Callable[P, Picture]) -> Callable[P, Picture]:
 
 
 def blank_figure(title: str, height: float = HEIGHT) -> Figure:
-    """Return a figure without axes, ``height`` pixels high. Raises `InvalidArgument` unless ``title`` is a text."""
+    """Return a figure without axes, ``height`` pixels high."""
     from matplotlib.figure import Figure
 
-    check_title(title)
     figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, layout="constrained")
     figure.set_label(title)  # `finish` writes it at the head of the card
     return figure
@@ -104,7 +103,7 @@ def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
     for axes in figure.axes:
         axes.set_title(axes.get_ylabel())
         axes.set_ylabel("")
-    card = Card(WIDTH, str(figure.get_label()))
+    card = Card(WIDTH, figure.get_label())
     if len(marks := legend_marks(figure)) > 1:
         card.legend(marks)
     card.add(*render(figure, card.y))

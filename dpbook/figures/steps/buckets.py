@@ -129,7 +129,7 @@ def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
     The meters count computation, communication, and exposed communication so far. Raises
     `InvalidArgument`.
     """
-    check_timelines({"step": timeline}, "step", rank)
+    check_timelines({"step": timeline}, rank)
     step = from_zero(timeline, rank)
     moments = [0.0, *sorted({span.end for span in step.spans if span.duration > 0} | {step.end})]
 

@@ -20,7 +20,7 @@ def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
     The meters show the elapsed part of the step, the share of that time with computation (utilisation), and the share
     of the communication so far that computation has hidden. Raises `InvalidArgument`.
     """
-    check_timelines(timelines, "race", rank)
+    check_timelines(timelines, rank)
     runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
     longest = max(timeline.end for timeline in runners.values())
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, check_type, milliseconds, palette, plural
 from dpbook.figures.card.axes import Scale
-from dpbook.figures.card.picture import Card, Mark, Picture, check_named, check_title, ticks
+from dpbook.figures.card.picture import Card, Mark, Picture, check_named, ticks
 from dpbook.figures.card.svg import MARGIN, aside, cut, element, number, rect, text, text_width
 from dpbook.figures.steps.lanes import (
     FILLS,
@@ -58,7 +58,7 @@ def draw_timelines(timelines: Mapping[str, Timeline] | Timeline, title: str, *, 
     is computed. Raises `InvalidArgument`.
     """
     named = {"step": timelines} if isinstance(timelines, Timeline) else timelines
-    check_timelines(named, title, rank)
+    check_timelines(named, rank)
     return draw_until({name: from_zero(timeline, rank) for name, timeline in named.items()}, title)
 
 
@@ -71,13 +71,12 @@ def draw_ranks(timeline: Timeline, title: str) -> Picture:
     if not 1 <= len(ranks) <= MOST_TIMELINES:
         value = plural(len(ranks), "rank") if isinstance(timeline, Timeline) else timeline
         raise InvalidArgument("timeline", value, f"a Timeline of 1 to {MOST_TIMELINES} ranks")
-    check_timelines({"step": timeline}, title, ranks[0])
+    check_timelines({"step": timeline}, ranks[0])
     return draw_until({f"rank {rank}": from_zero(timeline, rank) for rank in ranks}, title)
 
 
-def check_timelines(named: Mapping[str, Timeline], title: str, rank: int) -> None:
+def check_timelines(named: Mapping[str, Timeline], rank: int) -> None:
     """Raise `InvalidArgument` unless ``rank`` of 1 to 8 named timelines can be drawn."""
-    check_title(title)
     check_int("rank", rank, 0)
     check_named("timelines", named, MOST_TIMELINES, object, f"a Timeline, or 1 to {MOST_TIMELINES} of them by name")
     for name, timeline in named.items():
@@ -226,7 +225,6 @@ def draw_memory(steps: Mapping[str, ShardedStep] | ShardedStep, title: str) -> P
 
     ``title`` states the finding. Raises `InvalidArgument`.
     """
-    check_title(title)
     named = {"step": steps} if isinstance(steps, ShardedStep) else steps
     check_named("steps", named, MOST_STEPS, object, f"a ShardedStep, or 1 to {MOST_STEPS} of them by name")
     for name, step in named.items():
