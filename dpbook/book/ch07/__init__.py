@@ -3,16 +3,14 @@
 Simulated steps with a random fault for exercise 07.3, and the tokens per GPU that hide the sync of a language model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import check_float, check_int, check_one_of, milliseconds
-from dpbook.figures import Picture, Viewer
-from dpbook.figures.steps import check_timelines, draw_until, from_zero, until
+from dpbook.core import check_float, check_int, check_one_of
 from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
 
 FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")

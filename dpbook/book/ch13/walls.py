@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 from typing import Any
 
 from dpbook import planning
-from dpbook.core import DpbookError, InvalidArgument, check_one_of, in_words, palette
+from dpbook.core import DpbookError, InvalidArgument, in_words, palette
 from dpbook.figures import Explorer, Knob, Picture
 from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, rect, text
 from dpbook.planning import (
@@ -254,36 +254,20 @@ AXIS_RANGES = AxisRanges((4, MAX_GPUS), (1e-2, 1e4))
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
 """Accelerators without switches that add."""
 
-PRESETS: dict[str, dict[str, str]] = {
-    "70 B on 256 H100": {"model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all"},
-    "7 B, ZeRO-1": {"model": "Llama-2 7B", "nodes": "8", "stage": "ZeRO-1", "algorithm": "Ring"},
-    "70 B, FSDP": {
-        "model": "Llama-2 70B", "nodes": "32", "stage": "ZeRO-3", "tokens": "4 Mi in all", "algorithm": "Ring",
-    },
-    "DeepSeek-V3": {
-        "model": "DeepSeek-V3", "accelerator": "H800", "nodes": "256", "tokens": "60 Mi in all", "stage": "ZeRO-1",
-        "cut": "1,024", "accumulation": "120", "itemsize": "fp32", "utilisation": "47 %",
-        "algorithm": "Ring",
-    },
+START = {
+    "model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all", "accelerator": "H100 SXM",
+    "network": "InfiniBand NDR 400 Gb/s",
 }  # fmt: skip
-"""Initial values of knobs that do not begin with their first value. DeepSeek-V3's published layout is 16 pipeline
-stages, experts over 64 GPUs, 15,360 sequences of 4,096 tokens; here everything is cut as its experts are."""
-
-
+"""Initial values of knobs that do not begin with their first value."""
 FILMED = ("model", "nodes", "tokens", "algorithm", "stage")
 """Knobs that also turn without a kernel: all of them would have more than 10⁹ positions."""
 
 
-def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
-    """Show step time, wall, tokens per second and memory, with knobs for model, GPUs, batch, ZeRO stage and more.
-
-    ``preset`` is one of `PRESETS`.
-    """
-    check_one_of("preset", preset, PRESETS)
+def explore_scaling() -> Explorer:
+    """Show step time, wall, tokens per second and memory, with knobs for model, GPUs, batch, ZeRO stage and more."""
     networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
     per_gpu = {f"{n:,} per GPU": -n for n in (1024, 4096, 16384)}
     in_all = {f"{n} Mi in all": n * 2**20 for n in (1, 4, 16, 60)}
-    begin = {"nodes": "32", "accelerator": "H100 SXM", "network": "InfiniBand NDR 400 Gb/s", "tokens": "4,096 per GPU"}
     choices: dict[str, tuple[str, Mapping[str, Any]]] = {
         "model": ("model", {name: name for name in (*MODELS, *EXPERTS)}),
         "nodes": ("nodes", {f"{2**k:,}": 2**k for k in range(12)}),
@@ -300,8 +284,7 @@ def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
         "utilisation": ("share of the peak", {"50 %": 0.5, "47 %": 0.47, "40 %": 0.4}),
         "wires": ("share of the wires", {"100 %": 1.0, "77 %": 0.77, "60 %": 0.6}),
     }
-    begin |= PRESETS[preset]
-    knobs = [Knob(name, label, values, begin.get(name)) for name, (label, values) in choices.items()]
+    knobs = [Knob(name, label, values, START.get(name)) for name, (label, values) in choices.items()]
     return Explorer(_turned, knobs, FILMED)
 
 

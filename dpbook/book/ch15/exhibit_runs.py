@@ -68,10 +68,10 @@ def watched(jobs: Sequence[ScriptJob], world: int) -> Iterator[list[RunJournals]
         ]
 
 
-def printed(run: RunJournals, rank: int = 0) -> str:
-    """Return what a rank printed."""
+def printed(run: RunJournals) -> str:
+    """Return what rank 0 printed."""
     assert run.folder is not None
-    return (run.folder / OUTPUT_FILE.format(rank)).read_text(encoding="utf-8")
+    return (run.folder / OUTPUT_FILE.format(0)).read_text(encoding="utf-8")
 
 
 def _first_error(errors: Sequence[str]) -> str:
@@ -187,9 +187,9 @@ def bad(lines: Iterable[Finding]) -> list[Finding]:
     return [line for line in lines if line.result.status in ("FAIL", "WARN")]
 
 
-def print_findings(lines: Lines, *, most: int = 3) -> None:
-    """Print the first findings that fail or warn, with their places; or that there are none."""
-    for line in bad(lines)[:most]:
+def print_findings(lines: Lines) -> None:
+    """Print the first three findings that fail or warn, with their places; or that there are none."""
+    for line in bad(lines)[:3]:
         result = line.result
         cause = f"follows from {line.because}: " if line.because else ""
         message = result.message.splitlines()[0].partition("; relative error")[0]  # its last digits are the machine's

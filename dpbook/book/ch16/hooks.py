@@ -51,9 +51,9 @@ class Trained:
     accuracy: float = 0.0
 
 
-def train_all(world: int, settings: Mapping[str, Setting], timeout: float = 180.0) -> dict[str, list[Trained]]:
+def train_all(world: int, settings: Mapping[str, Setting]) -> dict[str, list[Trained]]:
     """Train with each setting on ``world`` real ranks (gloo), started once; return every rank's record by setting."""
-    ranks = start(_train_each, [(dict(settings),)] * world, timeout=timeout)
+    ranks = start(_train_each, [(dict(settings),)] * world, timeout=180.0)
     return {name: [rank[name] for rank in ranks] for name in settings}
 
 

@@ -244,11 +244,11 @@ PERIOD = ", H = "
 """What stands between a method's name and its period, in the names of entries that run with several periods."""
 
 
-def period_for(runs: Mapping[str, Raced], link: Link, scale: float, share: float = 0.1) -> int:
-    """Return the period of the entries nearest to the one at which a meeting costs ``share`` of the computation."""
+def period_for(runs: Mapping[str, Raced], link: Link, scale: float) -> int:
+    """Return the period of the entries nearest to the one at which a meeting costs a tenth of the computation."""
     exact = runs["exact"]
     meeting = exact.rounds[0] * link.alpha + scale * exact.sent[0] * link.beta
-    wanted = np.log(meeting / (share * exact.entry.seconds))
+    wanted = np.log(meeting / (0.1 * exact.entry.seconds))
     periods = {int(name.partition(PERIOD)[2]) for name in runs if PERIOD in name}
     return min(sorted(periods), key=lambda period: abs(np.log(period) - wanted))
 

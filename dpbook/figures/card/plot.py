@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import palette
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures.card.picture import Card, Picture
 from dpbook.figures.card.svg import MARGIN
 
@@ -86,7 +86,12 @@ def new_figure(title: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
 
 
 def draw_lines(axes: Axes, series: Mapping[str, NDArray[Any]], x: NDArray[Any] | None = None, **settings: Any) -> None:
-    """Draw each named series in one of `LINES` over ``x`` (default: steps from 1)."""
+    """Draw each named series in one of `LINES` over ``x`` (default: steps from 1).
+
+    Raises `InvalidArgument` unless there are 1 to 4 of them.
+    """
+    if not 1 <= len(series) <= len(LINES):
+        raise InvalidArgument("series", series, f"1 to {len(LINES)} series by name")
     for (name, values), (colour, dashes, width) in zip(series.items(), LINES, strict=False):
         steps = np.arange(1, len(values) + 1) if x is None else x
         axes.plot(steps, values, dashes, color=colour, linewidth=width, label=name, **settings)
@@ -103,7 +108,7 @@ def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
     for axes in figure.axes:
         axes.set_title(axes.get_ylabel())
         axes.set_ylabel("")
-    card = Card(WIDTH, figure.get_label())
+    card = Card(WIDTH, str(figure.get_label()))
     if len(marks := legend_marks(figure)) > 1:
         card.legend(marks)
     card.add(*render(figure, card.y))
