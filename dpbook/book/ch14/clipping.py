@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch14 import units
 from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_number
-from dpbook.collectives import Comm, run
+from dpbook.collectives import Comm
+from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import plural
 
 Array = NDArray[Any]
@@ -20,20 +20,18 @@ def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list
 
     The answer gets a copy of the list of pieces: an array that it puts there changes nothing of the rank's.
     """
-    results: list[Any] = [None] * len(pieces)
 
-    def program(comm: Comm, x: Array) -> None:
+    def on_rank(comm: Comm) -> tuple[Any, list[Array], int]:
         calls = []
 
         def all_reduce(number: float) -> float:
             calls.append(number)
-            return float(np.sum(units.exchange(comm, np.array([float(number)]))))
+            return float(np.sum(exchange(comm, np.array([float(number)]))))
 
         mine = pieces[comm.rank]
-        results[comm.rank] = answer(list(mine), copies, limit, all_reduce), mine, len(calls)
+        return answer(list(mine), copies, limit, all_reduce), mine, len(calls)
 
-    run(program, [np.empty(0)] * len(pieces))
-    return results
+    return call_on_ranks(on_rank, len(pieces))
 
 
 def _gradients(rng: np.random.Generator, world: int) -> tuple[list[list[Array]], list[int], list[Array]]:
