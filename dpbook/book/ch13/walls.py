@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil, floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook import planning
 from dpbook.core import DpbookError, InvalidArgument, in_words, palette
@@ -112,27 +112,17 @@ class Position:
     notes: Sequence[str]
 
 
-@dataclass(frozen=True)
-class AxisRanges:
-    """Ranges of the axes: number of GPUs (shared x axis), step time (upper plot), efficiency (lower plot)."""
+class Scales(NamedTuple):
+    """Scales of the number of GPUs (both plots), of the step time (upper plot) and of efficiency (lower plot)."""
 
-    gpus: tuple[int, int]
-    seconds: tuple[float, float]
+    across: Scale
+    times: Scale
+    shares: Scale = Scale(0, 1, *SHARES)
 
-    @property
-    def across(self) -> Scale:
-        """Scale from GPUs to pixels."""
-        return Scale(*self.gpus, LEFT, RIGHT, log=True)
-
-    @property
-    def times(self) -> Scale:
-        """Scale from seconds to pixels."""
-        return Scale(*self.seconds, *TIMES, log=True)
-
-    @property
-    def shares(self) -> Scale:
-        """Scale from efficiency to pixels."""
-        return Scale(0, 1, *SHARES)
+    @classmethod
+    def of(cls, gpus: tuple[int, int], seconds: tuple[float, float]) -> "Scales":
+        """Return logarithmic scales with these ends."""
+        return cls(Scale(*gpus, LEFT, RIGHT, log=True), Scale(*seconds, *TIMES, log=True))
 
 
 def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> Scaling:
@@ -162,27 +152,27 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
     """
     predicted = scaling(job, cluster, tokens, worlds)
     times = [time for step in predicted.steps for time in (step.seconds, step.compute, step.communication) if time]
-    ranges = AxisRanges((worlds[0], worlds[-1]), (10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))))
-    return draw(predicted, title, ranges)
+    ends = 10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))
+    return draw(predicted, title, Scales.of((worlds[0], worlds[-1]), ends))
 
 
 def draw(
-    predicted: Scaling, title: str, ranges: AxisRanges, here: Position | None = None, before: Position | None = None
+    predicted: Scaling, title: str, scales: Scales, here: Position | None = None, before: Position | None = None
 ) -> Picture:
-    """Draw predicted steps on axes with these ranges; ``here`` and ``before`` are an explorer's positions."""
+    """Draw predicted steps on these axes; ``here`` and ``before`` are an explorer's positions."""
     title = f"{title}: {predicted.finding}"
     keys = [*LINES.values(), *(WALLS[name] for name in predicted.walls)]
     keys += [key for key, place in ((HERE, here), (BEFORE, before)) if place]
     card = Card(WIDTH, title)
     card.legend(map(axes.mark, keys))
-    card.add(*_axes(ranges))
+    card.add(*_axes(scales))
     if before:
-        card.add(*_curves(before.scaling, ranges, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
-    card.add(*_curves(predicted, ranges, LINES), *_walls(predicted, ranges))
+        card.add(*_curves(before.scaling, scales, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
+    card.add(*_curves(predicted, scales, LINES), *_walls(predicted, scales))
     if before:
-        card.add(*_place(before.step, ranges, BEFORE))
+        card.add(*_place(before.step, scales, BEFORE))
     if here:
-        card.add(*_place(here.step, ranges, HERE), *_notes(here.notes))
+        card.add(*_place(here.step, scales, HERE), *_notes(here.notes))
     height = SHARES[0] + (54 + NOTE_HEIGHT * MAX_NOTES if here else 46)
     described = [step for step in predicted.steps if step.world in predicted.worlds[::2]]
     values = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in described)
@@ -191,16 +181,16 @@ def draw(
     return card.picture(height, f"{at_walls}Step time and efficiency by GPUs: {values}. {notes}".strip())
 
 
-def _axes(ranges: AxisRanges) -> Iterator[str]:
-    first, last = ranges.gpus
-    gpus = [first * 4**power for power in range(10) if first * 4**power <= last]
-    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(*ranges.seconds)}
-    yield from axes.axis_up(ranges.times, LEFT, times, RIGHT, "time of a step")
-    yield from axes.axis_up(ranges.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
-    yield from axes.axis_across(ranges.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
+def _axes(scales: Scales) -> Iterator[str]:
+    gpus = [int(scales.across.low) * 4**power for power in range(10)]
+    gpus = [world for world in gpus if world <= scales.across.high]
+    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(scales.times.low, scales.times.high)}
+    yield from axes.axis_up(scales.times, LEFT, times, RIGHT, "time of a step")
+    yield from axes.axis_up(scales.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
+    yield from axes.axis_across(scales.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
 
 
-def _curves(predicted: Scaling, ranges: AxisRanges, lines: Mapping[str, Key]) -> Iterator[str]:
+def _curves(predicted: Scaling, scales: Scales, lines: Mapping[str, Key]) -> Iterator[str]:
     """Draw the step times named in ``lines``, and the efficiency of the step."""
     seconds = {
         "weak": [(step.world, step.seconds) for step in predicted.weak],
@@ -208,23 +198,21 @@ def _curves(predicted: Scaling, ranges: AxisRanges, lines: Mapping[str, Key]) ->
         "communication": [(step.world, step.communication) for step in predicted.steps if step.communication],
         "step": [(step.world, step.seconds) for step in predicted.steps],
     }
-    parts = []
-    for name, points in seconds.items():
-        if name in lines and points:
-            parts.append(
-                axes.curve([(ranges.across(world), ranges.times(time)) for world, time in points], lines[name])
-            )
-    yield axes.window(ranges.across, ranges.times, parts)
-    yield axes.curve(
-        [(ranges.across(step.world), ranges.shares(step.efficiency)) for step in predicted.steps], lines["step"]
-    )
+    curves = [
+        axes.curve([(scales.across(world), scales.times(time)) for world, time in points], lines[name])
+        for name, points in seconds.items()
+        if name in lines and points
+    ]
+    yield axes.window(scales.across, scales.times, curves)
+    shares = [(scales.across(step.world), scales.shares(step.efficiency)) for step in predicted.steps]
+    yield axes.curve(shares, lines["step"])
 
 
-def _walls(predicted: Scaling, ranges: AxisRanges) -> Iterator[str]:
+def _walls(predicted: Scaling, scales: Scales) -> Iterator[str]:
     """Draw a line at each wall, with its number of GPUs."""
     for row, (name, at) in enumerate(predicted.walls.items()):
         if at:
-            x = ranges.across.within(at)
+            x = scales.across.within(at)
             yield axes.curve([(x, TIMES[1]), (x, SHARES[0])], WALLS[name])
             anchor, side = ("end", -6) if x > RIGHT - 80 else (None, 6)
             y = TIMES[1] + 14 + 16 * row
@@ -232,12 +220,12 @@ def _walls(predicted: Scaling, ranges: AxisRanges) -> Iterator[str]:
             yield text(x + side, y, f"{at:,}", 12, anchor=anchor, fill=colour, bold=not row, halo=halo)
 
 
-def _place(step: PredictedStep, ranges: AxisRanges, key: Key) -> Iterator[str]:
+def _place(step: PredictedStep, scales: Scales, key: Key) -> Iterator[str]:
     """Mark a step on both curves."""
-    x = ranges.across.within(step.world)
+    x = scales.across.within(step.world)
     yield rect(x - 0.5, TIMES[1], 1, SHARES[0] - TIMES[1], fill=key.colour)
-    yield axes.ring(x, ranges.times.within(step.seconds), key.colour, key.inside)
-    yield axes.ring(x, ranges.shares(step.efficiency), key.colour, key.inside)
+    yield axes.ring(x, scales.times.within(step.seconds), key.colour, key.inside)
+    yield axes.ring(x, scales.shares(step.efficiency), key.colour, key.inside)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:
@@ -249,8 +237,8 @@ def _notes(notes: Sequence[str]) -> Iterator[str]:
 EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
 """Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets are taken as equal."""
 SEQUENCE, MAX_GPUS = 4096, 2**15
-AXIS_RANGES = AxisRanges((4, MAX_GPUS), (1e-2, 1e4))
-"""Ranges of the axes, fixed whatever knob is turned."""
+EXPLORER_SCALES = Scales.of((4, MAX_GPUS), (1e-2, 1e4))
+"""Axes of the explorer, fixed whatever knob is turned."""
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
 """Accelerators without switches that add."""
 
@@ -293,7 +281,7 @@ def _turned(before: Mapping[str, Any] | None, **now: Any) -> Picture:
     if before:
         with suppress(DpbookError):  # contradicting knobs had no picture
             last = _position(**before)
-    return draw(position.scaling, f"{now['model']} on {now['accelerator']}", AXIS_RANGES, position, last)
+    return draw(position.scaling, f"{now['model']} on {now['accelerator']}", EXPLORER_SCALES, position, last)
 
 
 @lru_cache(maxsize=64)

@@ -134,15 +134,6 @@ def unchecked_bf16_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Fu
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
-def refusal() -> str:
-    """Return the error with which DDP refuses torch's bf16 hook on this rank; "" if DDP accepts it."""
-    try:
-        DistributedDataParallel(nn.Linear(2, 2)).register_comm_hook(None, default_hooks.bf16_compress_hook)
-    except TypeError as error:
-        return str(error)
-    return ""
-
-
 @contextmanager
 def counted_all_reduces() -> Iterator[list[int]]:
     """Collect the bytes of every tensor that is handed to `dist.all_reduce` in the block.

@@ -123,7 +123,9 @@ def test_a_contradiction_leaves_the_ghost_of_what_is_seen():
 
 def test_no_sync_has_no_line_of_communication():
     """A model cut over 1,024 GPUs has one copy on them."""
-    line = max(paths(parse(ch13.explore_scaling("DeepSeek-V3").figure), palette.COMMUNICATION), key=len)
+    explorer = ch13.explore_scaling()
+    explorer.set(**DEEPSEEK_V3)
+    line = max(paths(parse(explorer.figure), palette.COMMUNICATION), key=len)
     step = max(paths(parse(ch13.explore_scaling("DeepSeek-V3").figure), palette.INK), key=len)
     assert (line[0][0], len(line)) == (step[1][0], len(step) - 1)
 
