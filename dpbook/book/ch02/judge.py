@@ -173,11 +173,11 @@ def _close_on_every_rank(
     bound: float,
     where: str,
     axis: str,
-    mistakes: Mapping[str, Sequence[Array]] | None = None,
+    mistakes: Mapping[str, Sequence[Array]],
 ) -> None:
     """Compare each rank's result; ``mistakes`` have the results of all ranks by the sentence that explains them."""
     for rank, (right, result) in enumerate(zip(expected, got, strict=True)):
-        known = {why: results[rank] for why, results in (mistakes or {}).items()}
+        known = {why: results[rank] for why, results in mistakes.items()}
         expect_close(right, result, bound, f"{where}, on rank {rank}", axes=(axis,), mistakes=known)
 
 

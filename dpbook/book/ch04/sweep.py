@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dpbook.book.ch04.batches import NoiseScale
-from dpbook.core import DATA, InvalidArgument, check_float, check_int, palette
+from dpbook.core import DATA, check_int, palette
 from dpbook.figures import Picture
 from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
@@ -79,15 +79,12 @@ def race(
         most: largest number of steps; a run without the goal by then is abandoned.
         seeds: runs of each rate; a seed sets the parameters and the order of the examples.
     """
-    if not len(rates) or not (np.diff(rates) > 0).all():
-        raise InvalidArgument("rates", rates, "one or more, rising")
-    check_float("goal", goal, above=0)
-    shape = len(rates), check_int("seeds", seeds, 1)
+    shape = len(rates), seeds
     lr, seed = np.repeat(np.array(rates, float), seeds), np.tile(np.arange(seeds), len(rates))
     steps, accuracies = np.full(lr.shape, np.inf), np.full(lr.shape, np.nan)
     stack, running, next_evaluation = _Stack(64, 32, 10, _of_stacks), np.arange(len(lr)), 1.0
     networks = stack.start(seed)
-    every = islice(_batches(len(training[0]), batch, seeds), check_int("most", most, 1))
+    every = islice(_batches(len(training[0]), batch, seeds), most)
     for step, read in enumerate(every, start=1):
         rows = read[seed[running]]
         networks = stack.step(networks, lr[running], training[0][rows], training[1][rows])

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch14 import clipping, resharding, units
+from dpbook.book.ch14 import units
+from dpbook.book.ch14.sharded_state import clips, reshards
 from dpbook.book.ch14.units import Event, HookTrial
 from dpbook.classroom import (
     Answer,
@@ -325,10 +326,7 @@ def near_the_best(answer: Answer, rng: np.random.Generator) -> Reached:
     return expect_at_most(round(pars, 3), round(reached, 3), f"ms exposed in {MODELS} models")
 
 
-# 14.4: the norm of sharded gradients
+# 14.4 and 14.5: the norm of sharded gradients, and a checkpoint for another number of ranks
 
-clips_below, clips_above = partial(clipping.clips, above=False), partial(clipping.clips, above=True)
-
-# 14.5: a checkpoint for another number of ranks
-
-even, uneven = partial(resharding.reshards, dividing=True), partial(resharding.reshards, dividing=False)
+clips_below, clips_above = partial(clips, above=False), partial(clips, above=True)
+even, uneven = partial(reshards, dividing=True), partial(reshards, dividing=False)

@@ -188,9 +188,13 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: CollectiveWire) -> dict
     order = range(len(trial["weights"]))
     for step in range(len(trial["gradients"][0])):
         wire.restart()
-        used = [_forward(units, wire, unit) for unit in order]
+        used = []
+        for unit in order:
+            used.append(wire.compute("forward", unit, units.before_forward(unit)))
+            units.after_forward(unit)
         for unit in reversed(order):
-            used.append(_backward(units, wire, unit, trial["gradients"][unit][step, wire.rank].copy()))
+            used.append(wire.compute("backward", unit, units.before_backward(unit)))
+            units.after_backward(unit, trial["gradients"][unit][step, wire.rank].copy())
         wire.note("finish")
         gradients = units.finish()
         _check_pieces(gradients, units.shards)
@@ -201,18 +205,6 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: CollectiveWire) -> dict
         record["used"].append(used)
         record["shards"].append(_copied(units.shards))
     return record
-
-
-def _forward(units: Any, wire: CollectiveWire, unit: int) -> Array:
-    used = wire.compute("forward", unit, units.before_forward(unit))
-    units.after_forward(unit)
-    return used
-
-
-def _backward(units: Any, wire: CollectiveWire, unit: int, gradient: Array) -> Array:
-    used = wire.compute("backward", unit, units.before_backward(unit))
-    units.after_backward(unit, gradient)
-    return used
 
 
 def _check_pieces(pieces: Any, shards: Sequence[Array]) -> None:

@@ -37,6 +37,8 @@ OWN_PROCESSES = ("launch", "preflight")
 """Tools that run a script in processes of its own."""
 TIMEOUT_SECONDS = 600.0
 LAUNCH_PREFIX = "dpbook launch: "
+MESSAGES = LAUNCH_PREFIX, "problem: "
+"""Beginnings of the messages of a launch, and of those of a preflight."""
 Lines = tuple[Finding, ...]
 
 
@@ -170,16 +172,12 @@ def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
             text=True, timeout=300,
         )  # fmt: skip
     output = child.stderr if exhibit.tool == "launch" else child.stdout
-    lines = [text.removeprefix(LAUNCH_PREFIX) for text in output.splitlines() if _is_message(text)]
+    lines = [text.removeprefix(LAUNCH_PREFIX) for text in output.splitlines() if text.startswith(MESSAGES)]
     messages = [text for text in lines if not text.startswith("warning: ")]
     if child.returncode and not messages:
         messages = [f"exit status {child.returncode}"]
     result = CheckResult("FAIL", messages[-1]) if messages else passed("nothing to say")
     return Finding(exhibit.tool, "the run ends well", result)
-
-
-def _is_message(line: str) -> bool:
-    return line.startswith((LAUNCH_PREFIX, "problem: "))
 
 
 def bad(lines: Iterable[Finding]) -> list[Finding]:

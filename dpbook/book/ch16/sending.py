@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_float, check_int, check_one_of
+from dpbook.core import InvalidArgument, check_int, check_one_of
 from dpbook.replicas import Array
 
 METHODS = ("exact", "fp16", "bf16", "powersgd", "local")
@@ -45,12 +45,6 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_one_of("method", self.method, METHODS)
-        for name in ("steps", "batch", "rank", "every", "group"):
-            check_int(name, getattr(self, name), 1)
-        check_int("begin", self.begin, 0)
-        check_float("lr", self.lr, above=0)
-        check_float("least", self.least, above=0)
-        check_float("momentum", self.momentum, minimum=0)
         if self.method == "powersgd" and (self.feedback or self.warm) and self.begin < 2:
             raise InvalidArgument("begin", self.begin, "at least 2: DDP rebuilds its buckets after the first step")
 

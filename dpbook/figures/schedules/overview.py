@@ -206,17 +206,10 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
     ]
     for r, x in enumerate(places):
         marked, middle = letter[r] == letter[rank], x + width / 2
+        ink = palette.INK if marked else palette.MUTED
         parts += [
             box(x + 2, y, width - 4, CELL_HEIGHT, palette.COMMUNICATION if marked else None, 0.3, r == rank),
             text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank),
-            text(
-                middle,
-                y + 32,
-                letter[r],
-                11,
-                anchor="middle",
-                bold=marked,
-                fill=palette.INK if marked else palette.MUTED,
-            ),
+            text(middle, y + 32, letter[r], 11, anchor="middle", bold=marked, fill=ink),
         ]
     return parts

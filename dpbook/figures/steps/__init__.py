@@ -3,9 +3,7 @@
 from dpbook.figures.steps.timelines import (
     CONTENT_FILLS,
     MOST_TIMELINES,
-    check_timelines,
     draw_memory_until,
     draw_until,
     from_zero,
-    until,
 )
