@@ -123,4 +123,4 @@ def draw_paths(paths: Mapping[str, NDArray[Any]], title: str) -> Picture:
     draw_lines(axes, paths)
     axes.set(xlabel="step", ylabel="parameter w; the minimum is at 0")
     ends = "; ".join(f"{name}: {path[-1]:.2g}" for name, path in paths.items())
-    return finish(figure, f"{title}. w at the end: {ends}.")
+    return finish(figure, f"w at the end: {ends}.")

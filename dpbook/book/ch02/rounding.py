@@ -250,7 +250,7 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
     for x, align, words in ((bound / 1.5, "right", "rounding explains it"), (bound * 1.5, "left", "different")):
         axes.text(x, -0.55, words, ha=align, va="center", color=palette.MUTED)
     values = [f"{name}: " + (f"{error:.2g}" if error > bound else "within it") for name, error in errors.items()]
-    alt = f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(values)}."
+    alt = f"The bound on rounding is {magnitude(bound)}. {'; '.join(values)}."
     return finish(figure, alt, varies=min(errors.values()) <= bound)
 
 
@@ -262,7 +262,7 @@ def distances(series: Mapping[str, ArrayLike], title: str, unit: str) -> Picture
     draw_lines(axes, named)
     axes.set(xlabel="step", ylabel=unit, ylim=(0, 1.05 * max(values.max() for values in named.values())))
     ends = "; ".join(f"{name}: {values[0]:.3g} → {values[-1]:.3g}" for name, values in named.items())
-    return finish(figure, f"{title}. {unit.capitalize()}, first to last step: {ends}.")
+    return finish(figure, f"{unit.capitalize()}, first to last step: {ends}.")
 
 
 def _limits(bound: float, errors: list[float]) -> tuple[float, float]:

@@ -253,7 +253,7 @@ def against_batch(
     if not log:
         axes.set_ylim(bottom=0)
     data = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
-    return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {data}.")
+    return finish(figure, f"{unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {data}.")
 
 
 @in_style
@@ -279,6 +279,4 @@ def noise_scale_estimates(
     about = [f"{float(f'{value:.2g}'):,.0f}" for value in (direct, smooth[-1])]  # two digits, without an exponent
     values = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
     outside = (above | below).sum()
-    return finish(
-        figure, f"{title}. {values} {outside} single steps lie below 0 or beyond three times the direct value."
-    )
+    return finish(figure, f"{values} {outside} single steps lie below 0 or beyond three times the direct value.")

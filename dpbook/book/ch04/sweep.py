@@ -177,7 +177,7 @@ def draw_races(races: Sequence[Race], title: str) -> Picture:
     best = "; ".join(
         f"{race.batch}: {race.rates[race.best]:.2g}, {race.medians[race.best]:.0f} steps" for race in races
     )
-    return finish(figure, f"{title}. The best rate of each batch and the steps that it needs: {best}.", varies=True)
+    return finish(figure, f"The best rate of each batch and the steps that it needs: {best}.", varies=True)
 
 
 RECORDED = DATA / "measurements" / "critical_batch.json"

@@ -121,7 +121,7 @@ def against_measured(measured: Sweep, models: Mapping[str, AlphaBeta], title: st
     axes.set(xscale="log", xlabel="bytes of the buffer", ylabel="predicted / measured time", ylim=(0, 1.5))
     axes.set_xticks([1e6, 1e9], labels=["1 MB", "1 GB"])
     ranges = "; ".join(f"{name}: {ratio.min():.2f} to {ratio.max():.2f}" for name, ratio in ratios.items())
-    return finish(figure, f"{title}. Predicted over measured time at {len(measured.nbytes)} sizes: {ranges}.")
+    return finish(figure, f"Predicted over measured time at {len(measured.nbytes)} sizes: {ranges}.")
 
 
 ROUNDS = 8

@@ -48,7 +48,7 @@ def step_prediction(record: StepRecord, title: str) -> Picture:
     axes.set_ylim(0)
     medians = [(cap, median(record.predicted[cap]), median(record.measured[cap])) for cap in caps]
     values = "; ".join(f"{cap:g} MiB: {first:.0f} ms predicted, {then:.0f} measured" for cap, first, then in medians)
-    return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {values}.")
+    return finish(figure, f"Medians of {len(record.measured[caps[0]])} steps: {values}.")
 
 
 @in_style
@@ -74,7 +74,7 @@ def step_bars(links: Mapping[str, Times], title: str) -> Picture:
     axes.set(xlabel="milliseconds per step", xlim=(0, 1.12 * longest))
     medians = {k: ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names) for k, times in links.items()}
     values = "; ".join(f"{link}: {of_link}" for link, of_link in medians.items())
-    return finish(figure, f"{title}. Median step times, {values}.")
+    return finish(figure, f"Median step times, {values}.")
 
 
 def _spread(times: Sequence[Sequence[float]]) -> NDArray[np.float64]:

@@ -210,4 +210,4 @@ def draw_errors(errors: Mapping[str, Mapping[str, float]], title: str) -> Pictur
     axes.set_yticks(range(len(errors)), labels=list(errors)[::-1])
     axes.set(xlim=(-42, 22), ylim=(-0.6, len(errors) - 0.4), xlabel="error of the predicted seconds (%)")
     count = sum(map(len, errors.values()))
-    return finish(figure, f"{title}. {count - len(missed)} of {count} within {TOLERANCE:.0%}; {'; '.join(missed)}.")
+    return finish(figure, f"{count - len(missed)} of {count} within {TOLERANCE:.0%}; {'; '.join(missed)}.")

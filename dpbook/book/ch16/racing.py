@@ -194,7 +194,7 @@ def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up
         axes.tick_params(axis="x", which="minor", length=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     ends = "; ".join(f"{name}: {values[0]:.2g} to {values[-1]:.2g}" for name, values in series.items())
-    return finish(figure, f"{title}. {up} by {across}, from {x[0]:.3g} to {x[-1]:.3g}. {ends}.")
+    return finish(figure, f"{up} by {across}, from {x[0]:.3g} to {x[-1]:.3g}. {ends}.")
 
 
 @in_style
@@ -224,7 +224,7 @@ def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
     axes.set_xticks([10, 100, 1_000, 10_000], labels=["10", "100", "1,000", "10,000"])
     axes.minorticks_off()
     times = [f"{name} {seconds_in_words(at) if np.isfinite(at) else 'never'}" for name, at in firsts.items()]
-    return finish(figure, f"{title}. Test loss against simulated time. When each is at {GOAL:g}: {', '.join(times)}.")
+    return finish(figure, f"Test loss against simulated time. When each is at {GOAL:g}: {', '.join(times)}.")
 
 
 def explore_race(races: Mapping[int, Mapping[str, Raced]], scale: float, start: str) -> Explorer:

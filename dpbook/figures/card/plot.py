@@ -98,7 +98,7 @@ def draw_lines(axes: Axes, series: Mapping[str, NDArray[Any]], x: NDArray[Any] |
 
 
 def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
-    """Return the finished plot; ``alt`` says what it shows.
+    """Return the finished plot. Its alternative text is the title followed by ``alt``, which says what it shows.
 
     The label of a vertical axis stands above it. Two or more labelled things make a legend under the title. Set
     ``varies`` for errors of rounding, which differ between processors: validation then compares ``alt`` alone.
@@ -112,4 +112,4 @@ def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
     if len(marks := legend_marks(figure)) > 1:
         card.legend(marks)
     card.add(*render(figure, card.y))
-    return Picture(WIDTH, card.y + figure.bbox.height, card.body, alt, varies=varies)
+    return Picture(WIDTH, card.y + figure.bbox.height, card.body, f"{card.title}. {alt}", varies=varies)
