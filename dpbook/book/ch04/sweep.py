@@ -48,8 +48,7 @@ class Race:
 
         A mean would be infinite after a single failure, so that the best rate would fall with the number of seeds.
         """
-        medians: Array = np.median(self.steps, axis=1)
-        return medians
+        return np.median(self.steps, axis=1)
 
     @property
     def best(self) -> int:
@@ -143,8 +142,7 @@ class _Stack(MLP):
             near = near[sums[near] < most]
             if not len(near):
                 break
-        below: Array = sums < most
-        return below
+        return sums < most
 
     def accuracies(self, networks: Networks, x: Array, y: Array) -> Array:
         shares: Array = (self._outputs(networks, x).argmax(axis=-1) == y).mean(axis=-1)

@@ -75,8 +75,7 @@ class TickedStep:
 
     def seconds(self) -> NDArray[np.float64]:
         """Return the seconds of transfer, waiting and idleness of each rank."""
-        seconds: NDArray[np.float64] = self._lost() @ self.ticks
-        return seconds
+        return self._lost() @ self.ticks
 
     def _lost(self) -> NDArray[np.bool_]:
         """Return, for each rank and each of the three losses, which ticks are lost."""

@@ -83,8 +83,7 @@ class Raced:
     @property
     def bytes(self) -> Array:
         """Bytes sent until each evaluation, (evaluations,)."""
-        total: Array = self.sent.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
-        return total
+        return self.sent.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
 
     def clock(self, link: Link, scale: float = 1.0) -> Array:
         """Return the seconds until each evaluation, (evaluations,), over ``link``.
@@ -94,8 +93,7 @@ class Raced:
         """
         messages = self.rounds * link.latency + scale * self.sent / link.bandwidth
         steps = np.maximum(messages, self.entry.seconds) if self.entry.late else messages + self.entry.seconds
-        total: Array = steps.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
-        return total
+        return steps.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
 
     def first(self, spent: Array, goal: float) -> float:
         """Return what was ``spent`` until the first evaluation with a test loss of at most ``goal``; else infinity."""

@@ -122,8 +122,7 @@ class Multiples:
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
-        rounded: Array = self.unit * np.rint(vector / self.unit)
-        return rounded
+        return self.unit * np.rint(vector / self.unit)
 
 
 @dataclass
