@@ -125,8 +125,8 @@ def test_no_sync_has_no_line_of_communication():
     """A model cut over 1,024 GPUs has one copy on them."""
     explorer = ch13.explore_scaling()
     explorer.set(**DEEPSEEK_V3)
-    line = max(paths(parse(explorer.figure), palette.COMMUNICATION), key=len)
-    step = max(paths(parse(ch13.explore_scaling("DeepSeek-V3").figure), palette.INK), key=len)
+    root = parse(explorer.figure)
+    line, step = (max(paths(root, colour), key=len) for colour in (palette.COMMUNICATION, palette.INK))
     assert (line[0][0], len(line)) == (step[1][0], len(step) - 1)
 
 
