@@ -52,6 +52,7 @@ def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None =
     return card.picture(bottom + 46, f"Time to send {in_words(nbytes, 'B')}: {times}.")
 
 
+@cache
 def trained_parameters(model: str, rank: int = ALL_PARAMETERS) -> int:
     """Return the trained parameters of a model of `planning.MODELS`: all, or adapters of ``rank`` on linear layers."""
     if check_int("rank", rank, 0) == ALL_PARAMETERS:
@@ -86,7 +87,4 @@ def _syncs(micro: int, forgotten: bool) -> int:
 
 def _sent(model: str, rank: int, itemsize: int, micro: int, forgotten: bool, world: int) -> float:
     """Return the bytes that a rank sends in a step."""
-    return _syncs(micro, forgotten) * sent_per_rank(_trained(model, rank), world, itemsize=itemsize)
-
-
-_trained = cache(trained_parameters)
+    return _syncs(micro, forgotten) * sent_per_rank(trained_parameters(model, rank), world, itemsize=itemsize)

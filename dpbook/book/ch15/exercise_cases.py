@@ -62,9 +62,9 @@ class _RunState:
     fault: _Fault
     world: int
     shapes: Mapping[str, tuple[int, ...]]
-    weights: list[dict[str, Float32Array]] = field(default_factory=list)
+    weights: list[dict[str, Float32Array]] = field(init=False)
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         start = self._drawn()
         self.weights = [dict(start) for _ in range(self.world)]
         if self.fault.cause == "different_starts":
@@ -140,7 +140,6 @@ def blind_case(seed: int, cause: str | None = None) -> BlindCase:
     fault = _fault(rng, cause, world, per_epoch)
     names = sorted(rng.permutation(TENSORS)[:3].tolist(), key=TENSORS.index)
     run = _RunState(rng, fault, world, {name: tuple(rng.integers(1, 4, 2).tolist()) for name in names})
-    run.begin()
     uneven = fault.at if cause == "padding" else int(rng.integers(1, 2 * per_epoch + 1))
     rate, batch = float(rng.choice([0.05, 0.1, 0.2])), int(rng.integers(3, 6))
     records, orders = [], _orders(rng, per_epoch * world * batch, repeated=cause == "no_set_epoch")
