@@ -6,19 +6,7 @@ from typing import Any
 
 from dpbook.core import check_float, palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import (
-    MARGIN,
-    Card,
-    Key,
-    Scale,
-    axes,
-    check_named,
-    element,
-    number,
-    rect,
-    stacked,
-    text,
-)
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_named, element, number, rect, stacked, text
 from dpbook.planning import ACCELERATORS, MODELS, RECIPES, Memory, memory_per_rank
 
 MEMORY_PARTS = {

@@ -14,17 +14,7 @@ from dpbook import planning
 from dpbook.core import DpbookError, InvalidArgument, in_words, palette
 from dpbook.figures import Explorer, Knob, Picture
 from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, rect, text
-from dpbook.planning import (
-    ACCELERATORS,
-    LINKS,
-    MODELS,
-    STAGES,
-    Algorithm,
-    Cluster,
-    Job,
-    PredictedStep,
-    memory_per_rank,
-)
+from dpbook.planning import ACCELERATORS, LINKS, MODELS, STAGES, Algorithm, Cluster, Job, PredictedStep, memory_per_rank
 
 BARS_WIDTH, BARS_LEFT, BARS_TOP, BARS_BOTTOM = 760, 70, 100, 300
 STEP_PARTS = {

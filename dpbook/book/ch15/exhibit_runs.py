@@ -19,15 +19,7 @@ from typing import Any
 from dpbook.book.ch15.collection import SCRIPT, Exhibit
 from dpbook.core import PACKAGE
 from dpbook.ranks import start
-from dpbook.runs.audit import (
-    CheckResult,
-    Finding,
-    RunJournals,
-    judge_run,
-    passed,
-    read_journals,
-    resume_findings,
-)
+from dpbook.runs.audit import CheckResult, Finding, RunJournals, judge_run, passed, read_journals, resume_findings
 
 OUTPUT_FILE = "output-{}.txt"
 """File of a rank's standard output, in the folder of its script."""
