@@ -27,7 +27,7 @@ NAME = "stand-in accelerator"
 def module() -> ModuleType:
     """Return the module for `torch.get_device_module("sim")`, with the interface of `torch.cuda`."""
     sim = ModuleType("torch.sim")
-    for name, value in (_streams() | _memory() | _random() | _state()).items():
+    for name, value in (_streams() | _memory() | _state()).items():
         setattr(sim, name, value)
     return sim
 
@@ -64,15 +64,6 @@ def _memory() -> dict[str, Any]:
     }
 
 
-def _random() -> dict[str, Any]:
-    return {
-        "manual_seed": kernels.manual_seed,
-        "manual_seed_all": kernels.manual_seed,
-        "get_rng_state": kernels.get_rng_state,
-        "set_rng_state": kernels.set_rng_state,
-    }
-
-
 def _state() -> dict[str, Any]:
     properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
     return {
@@ -86,6 +77,10 @@ def _state() -> dict[str, Any]:
         "get_device_name": lambda device=None: NAME,
         "get_device_properties": lambda device=None: properties,
         "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+        "manual_seed": kernels.manual_seed,
+        "manual_seed_all": kernels.manual_seed,
+        "get_rng_state": kernels.get_rng_state,
+        "set_rng_state": kernels.set_rng_state,
     }
 
 
