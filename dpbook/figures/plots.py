@@ -168,6 +168,8 @@ def cost_curves(
 
     ``mark``: put a dot and a size where another cost becomes the smallest. Raises `InvalidArgument`.
     """
+    if not isinstance(costs, Mapping) or not 1 <= len(costs) <= len(LINES) or not all(map(callable, costs.values())):
+        raise InvalidArgument("costs", costs, f"1 to {len(LINES)} functions of bytes by name")
     check_float("largest", largest, above=check_float("smallest", smallest, above=0))
     sizes = np.geomspace(smallest, largest, POINTS)
     seconds = {name: cost(sizes) for name, cost in costs.items()}

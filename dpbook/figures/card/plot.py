@@ -71,11 +71,11 @@ def in_style(draw: Callable[P, Picture]) -> Callable[P, Picture]:
 
 
 def blank_figure(title: str, height: float = HEIGHT) -> Figure:
-    """Return a figure without axes, ``height`` pixels high."""
+    """Return a figure without axes, ``height`` pixels high. Raises `InvalidArgument` unless ``title`` is a text."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, layout="constrained")
-    figure.set_label(title)  # `finish` writes it at the head of the card
+    figure.set_label(Card(WIDTH, title).title)  # a card checks it, and `finish` draws it on one
     return figure
 
 
