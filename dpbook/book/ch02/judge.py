@@ -5,14 +5,12 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbook import collectives
 from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_equal, expect_items, value
 from dpbook.collectives import Round, Schedule, agreement, in_own_order
-from dpbook.replicas import drift, rounding_bound
+from dpbook.replicas import Array, drift, rounding_bound
 
-Array = NDArray[Any]
 WORLDS = (1, 2, 5, 7, 16)
 
 # 02.1: drift without a bug

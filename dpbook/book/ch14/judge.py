@@ -10,11 +10,10 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbook.book.ch14 import units
 from dpbook.book.ch14.sharded_state import clips, reshards
-from dpbook.book.ch14.units import Event, HookTrial
+from dpbook.book.ch14.units import Array, Event, HookTrial
 from dpbook.classroom import (
     Answer,
     Reached,
@@ -32,7 +31,6 @@ from dpbook.core import InvalidArgument, plural
 from dpbook.overlap import Sharding, Sizes, Unit, Wires, simulate_sharded
 from dpbook.ranks import start
 
-Array = NDArray[Any]
 WORLDS = (1, 2, 3, 5)
 PROCESSES = 3
 PROGRAM_SECONDS = 60.0

@@ -5,14 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpbook.book.ch14.units import Array
 from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number
 from dpbook.collectives import Comm
 from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import plural
-
-Array = NDArray[Any]
 
 # 14.4: the norm of a gradient that is sharded, and the gradient clipped by it
 
