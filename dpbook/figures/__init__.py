@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from dpbook.figures.schedules.states import demonstration
     from dpbook.figures.schedules.table import animate, draw_schedule, play
     from dpbook.figures.steps.buckets import cap_sweep, draw_plan, explore_buckets, explore_savings, play_step
-    from dpbook.figures.steps.race import play_race
-    from dpbook.figures.steps.timelines import draw_memory, draw_ranks, draw_timelines
+    from dpbook.figures.steps.timelines import draw_memory, draw_ranks, draw_timelines, play_race
 
 __getattr__ = lazy_exports(
     __name__, EXPLORER_MIME="card.viewer", PLAYER_MIME="card.viewer",
@@ -37,6 +36,6 @@ __getattr__ = lazy_exports(
     draw_overview="schedules.overview", draw_plan="steps.buckets", draw_ranks="steps.timelines",
     draw_schedule="schedules.table", draw_timelines="steps.timelines", drift_and_gap="plots",
     explore_buckets="steps.buckets", explore_savings="steps.buckets", fitted_sweep="plots", loss_curve="plots",
-    magnitude="plots", play="schedules.table", play_race="steps.race", play_step="steps.buckets",
+    magnitude="plots", play="schedules.table", play_race="steps.timelines", play_step="steps.buckets",
     progress="progress_bar", run_loss="plots", run_seconds="plots", sweeps="plots",
 )  # fmt: skip

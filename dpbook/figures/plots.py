@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Fit
 from dpbook.core import InvalidArgument, check_float, check_int, check_type, in_words, milliseconds, palette
-from dpbook.figures.card.picture import Card, Picture, check_named, check_title
+from dpbook.figures.card.picture import Card, Picture, check_named
 from dpbook.figures.card.plot import LINES, blank_figure, draw_lines, finish, in_style, new_figure
 from dpbook.figures.card.svg import MARGIN, aside, element, text
 from dpbook.ranks import Sweep
@@ -55,7 +55,7 @@ def loss_curve(runs: Runs, title: str, *, log: bool = False, mean_over: int = 1)
     mean = f", mean of {mean_over} steps" if mean_over > 1 else ""
     axes.set(xlabel="step", ylabel=f"loss of the global batch{mean}", yscale="log" if log else "linear")
     ends = "; ".join(f"{name}: {run.losses[0]:.4g} → {run.losses[-1]:.4g}" for name, run in named.items())
-    return finish(figure, f"{title}. Loss of the global batch from the first to the last step: {ends}.")
+    return finish(figure, f"Loss of the global batch from the first to the last step: {ends}.")
 
 
 @in_style
@@ -74,7 +74,7 @@ def drift_and_gap(run: Run, title: str) -> Picture:
     margin = max(1, len(run.drifts) - 1) / 20  # set here: the shaded foot would stretch older matplotlibs' axis to 0
     lower.set(xlabel="step", xlim=(1 - margin, len(run.drifts) + margin))
     drift, gap = magnitude(run.drift), magnitude(run.gap)
-    alt = f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}."
+    alt = f"Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}."
     varies = any(0 < differences.max() < ROUNDING for differences in (run.drifts, run.gaps))
     return finish(figure, alt, varies=varies)
 
@@ -106,8 +106,7 @@ def run_loss(metrics: Metrics, title: str) -> Picture:
     figure, axes = new_figure(title)
     axes.plot(steps, losses, color=palette.COMPUTATION, linewidth=2)
     axes.set(xlabel="step", ylabel="loss of the global batch")
-    ends = f"From {losses[0]:.3f} at step {steps[0]:,} to {losses[-1]:.3f} at step {steps[-1]:,}"
-    return finish(figure, f"{title}. {ends}.")
+    return finish(figure, f"From {losses[0]:.3f} at step {steps[0]:,} to {losses[-1]:.3f} at step {steps[-1]:,}.")
 
 
 @in_style
@@ -123,7 +122,7 @@ def run_seconds(metrics: Metrics, title: str, predicted: float | None = None) ->
         axes.axhline(1e3 * predicted, color=palette.COMMUNICATION, linewidth=2, linestyle="--", label=label)
     axes.set(xlabel="step", ylabel="milliseconds", ylim=(0, 3e3 * middle))
     beside = "" if predicted is None else f", {milliseconds(predicted)} simulated"
-    return finish(figure, f"{title}. Median of {len(seconds)} steps: {milliseconds(middle)}{beside}.")
+    return finish(figure, f"Median of {len(seconds)} steps: {milliseconds(middle)}{beside}.")
 
 
 def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str, *, per_rank: int = 10) -> Picture:
@@ -133,7 +132,6 @@ def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str,
     `InvalidArgument`.
     """
     check_int("per_rank", per_rank, 1, 20)
-    check_title(title)
     if not isinstance(shards, Sequence) or not 1 <= len(shards) <= 16:
         raise InvalidArgument("shards", shards, "a list of 1 to 16 shards, each (images, labels)")
     for images, labels in shards:
@@ -191,7 +189,7 @@ def cost_curves(
             crossings.append(f"{after} becomes cheaper than {before} at {in_words(size, 'B')}")
     ends = [f"{name}: {in_words(v[0], 's')} → {in_words(v[-1], 's')}" for name, v in seconds.items()]
     reach = f"from {in_words(smallest, 'B')} to {in_words(largest, 'B')}"
-    return finish(figure, f"{title}. Time of a call {reach}. {'; '.join([*ends, *crossings])}.")
+    return finish(figure, f"Time of a call {reach}. {'; '.join([*ends, *crossings])}.")
 
 
 @in_style
@@ -210,8 +208,7 @@ def fitted_sweep(fit: Fit, title: str) -> Picture:
     _size_axis(axes, smallest, largest)
     low, high = fit.good or (np.inf, np.inf)
     within = sum(low <= size <= high for size in fit.nbytes)
-    alt = f"{len(fit.nbytes)} measured calls; the fitted line is within its tolerance for {within}"
-    return finish(figure, f"{title}. {alt}.")
+    return finish(figure, f"{len(fit.nbytes)} measured calls; the fitted line is within its tolerance for {within}.")
 
 
 @in_style
@@ -226,7 +223,7 @@ def sweeps(measured: Mapping[str, Sweep], title: str) -> Picture:
     sizes = np.concatenate([sweep.nbytes for sweep in measured.values()])
     _size_axis(axes, float(sizes.min()), float(sizes.max()))
     largest = [f"{name}: at most {in_words(float(sweep.busbw.max()), 'B')}/s" for name, sweep in measured.items()]
-    return finish(figure, f"{title}. {'; '.join(largest)}.")
+    return finish(figure, f"{'; '.join(largest)}.")
 
 
 def _size_axis(axes: "Axes", smallest: float, largest: float) -> None:

@@ -113,6 +113,6 @@ def test_gathered_weights_and_the_gradients_that_are_stacked_on_them_are_told_ap
 test_bad_arguments_are_named = refuses(
     (lambda: figures.draw_memory(step(), ""), "title must be"),
     (lambda: figures.draw_memory({}, "Title"), "steps must be"),
-    (lambda: figures.draw_memory({"a": step().timeline}, "Title"), "steps['a'] must be a ShardedStep"),
+    (lambda: figures.draw_memory({"a": step().timeline}, "Title"), "steps must be a ShardedStep"),
     (lambda: figures.draw_memory({str(k): step() for k in range(5)}, "Title"), "steps must be"),
 )

@@ -82,7 +82,7 @@ test_bad_input_is_named = refuses(
     (lambda: draw_overview(ring(4), size=0), "size"),
     (lambda: draw_overview(ring(4), itemsize=0), "itemsize"),
     (lambda: draw_traffic([], 10), "schedules"),
-    (lambda: draw_traffic(7, 10), "schedule"),
+    (lambda: draw_traffic(7, 10), "schedules"),
     (lambda: draw_traffic([ring(4), tree(5)], 10), "world of tree"),
     (lambda: draw_traffic([ring(33)], 10), "world"),
     (lambda: draw_traffic([ring(4)], 0), "size"),

@@ -17,7 +17,7 @@ def plot(draw, **settings):
     figure, axes = new_figure("Title")
     axes.set(xlim=(0, 4), ylim=(0, 8), xticks=[0, 4], yticks=[0, 8], xlabel="across", ylabel="up")
     draw(axes)
-    return finish(figure, "Title. Words.", **settings)
+    return finish(figure, "Words.", **settings)
 
 
 def paths(picture, **attributes):

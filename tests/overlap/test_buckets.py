@@ -212,7 +212,6 @@ def test_a_plan_by_hand_that_could_not_run_is_refused(tensors, groups, message):
         (lambda: Tensor("a", "23"), "shape of a must be an integer"),
         (lambda: Tensor("a", 1, "float31"), "dtype of a must be one of"),
         (lambda: mlp(0), "depth must be"),
-        (lambda: gpt(width=0), "width must be"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

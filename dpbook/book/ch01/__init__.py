@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpbook import collectives, replicas
-from dpbook.core import InvalidArgument, check_float, check_int, palette
+from dpbook.core import InvalidArgument, check_int, palette
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, rect, text
+from dpbook.figures.card import MARGIN, Card, box, draw_lines, finish, in_style, new_figure, rect, text
 
 LEFT, TOP = 190, 96
 COLUMN, ROW, GAP = 176, 56, 14
@@ -110,10 +110,8 @@ def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
     that of the start; ``rate`` is the learning rate times the curvature λ. |w| shrinks for every rate below
     `replicas.inexact.largest_stable_rate` of the delay, and grows above it.
     """
-    check_float("rate", rate, above=0)
-    check_int("delay", delay, 0)
     w = [1.0] * (delay + 1)
-    for _ in range(check_int("steps", steps, 1)):
+    for _ in range(steps):
         w.append(w[-1] - rate * w[-1 - delay])
     return np.array(w[delay + 1 :])
 
@@ -121,10 +119,8 @@ def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
 @in_style
 def draw_paths(paths: Mapping[str, NDArray[Any]], title: str) -> Picture:
     """Plot one to four named paths from `descend`, whose minimum is at 0. Raises `InvalidArgument`."""
-    if not isinstance(paths, Mapping) or not 1 <= len(paths) <= len(LINES):
-        raise InvalidArgument("paths", paths, f"1 to {len(LINES)} paths by name")
     figure, axes = new_figure(title)
-    draw_lines(axes, dict(paths))
+    draw_lines(axes, paths)
     axes.set(xlabel="step", ylabel="parameter w; the minimum is at 0")
     ends = "; ".join(f"{name}: {path[-1]:.2g}" for name, path in paths.items())
-    return finish(figure, f"{title}. w at the end: {ends}.")
+    return finish(figure, f"w at the end: {ends}.")

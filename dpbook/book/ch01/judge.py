@@ -85,8 +85,7 @@ equal_shards, unequal_shards = partial(predicts, index=0, cut=3), partial(predic
 
 def _gradient(params: Array, x: Array, y: Array) -> Array:
     """Return the gradient of the mean squared error of a linear model, (size,)."""
-    gradient: Array = 2 * x.T @ (x @ params - y) / len(x)
-    return gradient
+    return 2 * x.T @ (x @ params - y) / len(x)
 
 
 def _drive(step: Callable[..., Any], params: Array, x: Array, y: Array, lr: float) -> dict[str, Any]:

@@ -169,8 +169,7 @@ class Contrastive(Coupled):
         return [row.reshape(-1, columns) for row in everything]
 
     def _outputs(self, p: dict[str, Array], x: Array) -> Array:
-        output: Array = x @ p["W"]
-        return output
+        return x @ p["W"]
 
     def loss(self, params: Array, x: Array, y: Array) -> float:
         """Return the mean loss of the rows of ``x`` and ``y`` (n, inputs), each the negatives of the others."""

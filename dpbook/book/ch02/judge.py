@@ -5,14 +5,12 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbook import collectives
 from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_equal, expect_items, value
 from dpbook.collectives import Round, Schedule, agreement, in_own_order
-from dpbook.replicas import drift, rounding_bound
+from dpbook.replicas import Array, drift, rounding_bound
 
-Array = NDArray[Any]
 WORLDS = (1, 2, 5, 7, 16)
 
 # 02.1: drift without a bug
@@ -173,11 +171,11 @@ def _close_on_every_rank(
     bound: float,
     where: str,
     axis: str,
-    mistakes: Mapping[str, Sequence[Array]] | None = None,
+    mistakes: Mapping[str, Sequence[Array]],
 ) -> None:
     """Compare each rank's result; ``mistakes`` have the results of all ranks by the sentence that explains them."""
     for rank, (right, result) in enumerate(zip(expected, got, strict=True)):
-        known = {why: results[rank] for why, results in (mistakes or {}).items()}
+        known = {why: results[rank] for why, results in mistakes.items()}
         expect_close(right, result, bound, f"{where}, on rank {rank}", axes=(axis,), mistakes=known)
 
 

@@ -6,7 +6,7 @@ Pictures of feeds as grids: a cell is an example, with the ranks that have read 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dpbook.core import InvalidArgument, check_int, palette
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Attributes, Card, Mark, aside, check_named, line, rect, text
 from dpbook.replicas import Feed
@@ -40,16 +40,12 @@ def play_feeds(feeds: Feeds) -> Viewer:
     return Viewer(draw, len(moments) - 1, "step")
 
 
-def draw_feeds(feeds: Feeds, epoch: int = 0) -> Picture:
-    """Draw the picture of `play_feeds` at the end of an epoch, with all examples that each rank has read in it.
-
-    ``epoch`` counts from 0, as for `Feed`; the title counts from 1.
-    """
+def draw_feeds(feeds: Feeds) -> Picture:
+    """Draw the picture of `play_feeds` at the end of the first epoch, with all examples that each rank has read."""
     _check(feeds)
-    check_int("epoch", epoch, 0, next(iter(feeds.values())).epochs - 1)
-    readings = {name: _read(fed, epoch, _steps(feeds, epoch)) for name, fed in feeds.items()}
+    readings = {name: _read(fed, 0, _steps(feeds, 0)) for name, fed in feeds.items()}
     lists = {name: [_listed(examples) for examples in reading.lists] for name, reading in readings.items()}
-    return _draw(f"Who has read what in epoch {epoch + 1}", readings, lists, marked=False)
+    return _draw("Who has read what in epoch 1", readings, lists, marked=False)
 
 
 @dataclass(frozen=True)

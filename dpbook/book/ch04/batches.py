@@ -73,28 +73,20 @@ def noise_scale(gradients: Array, local_batch: int) -> NoiseScale:
     return NoiseScale(signal, noise)
 
 
-def smooth(estimates: Iterable[NoiseScale], decay: float = 1.0) -> Iterator[NoiseScale]:
+def smooth(estimates: Iterable[NoiseScale]) -> Iterator[NoiseScale]:
     """Yield after each step the averages of signal and noise so far, whose quotient estimates the noise scale.
 
-    The quotients of single steps must not be averaged: a signal near 0 makes one of them huge, or negative.
-
-    Args:
-        decay: factor of a step's weight with each further step; 1 weights all steps equally. The signal changes in
-            training, so a long run needs less, such as 0.99.
+    The quotients of single steps must not be averaged: a signal near 0 makes one of them huge, or negative. The signal
+    changes in training, so in a long run the weights of earlier steps should decay.
     """
-    if not 0 < decay <= 1:
-        raise InvalidArgument("decay", decay, "a number above 0 and at most 1")
-    signal = noise = weight = 0.0
-    for estimate in estimates:
-        signal, noise = decay * signal + estimate.signal, decay * noise + estimate.noise
-        weight = decay * weight + 1
-        yield NoiseScale(signal / weight, noise / weight)
+    signal = noise = 0.0
+    for steps, estimate in enumerate(estimates, start=1):
+        signal, noise = signal + estimate.signal, noise + estimate.noise
+        yield NoiseScale(signal / steps, noise / steps)
 
 
 def example_gradients(model: Model, params: Array, x: Array, y: Array) -> Array:
     """Return each example's gradient, (n, size), at ``params`` (size,), by n backward passes, for small models."""
-    if len(x) == 0:
-        raise InvalidArgument("x", x, "one or more examples")
     return np.stack([model.gradient(params, x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
 
 
@@ -111,16 +103,12 @@ def variance_by_batch(
         draws: batches of each size, 2 or more; the relative error is about √(2 / draws) or less.
         rng: random generator; ``default_rng(0)`` by default.
     """
-    if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or len(gradients) == 0:
-        raise InvalidArgument("gradients", gradients, "an array (n, size) of one or more examples")
-    check_int("draws", draws, 2)
     rng = np.random.default_rng(0) if rng is None else rng
     variances = []
     for batch in batches:
-        n = check_int("batches", batch, 1)
         # A product with the counts of each example in a batch needs no array of shape (draws, B, size).
-        counts = rng.multinomial(n, np.full(len(gradients), 1 / len(gradients)), size=draws)
-        variances.append((counts @ gradients / n).var(axis=0, ddof=1).sum())
+        counts = rng.multinomial(batch, np.full(len(gradients), 1 / len(gradients)), size=draws)
+        variances.append((counts @ gradients / batch).var(axis=0, ddof=1).sum())
     return np.array(variances)
 
 
@@ -256,12 +244,7 @@ def against_batch(
     quantity. Raises `InvalidArgument`.
     """
     sizes = np.asarray(batches, float)
-    if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes > 0)).all():
-        raise InvalidArgument("batches", batches, "one or more positive sizes in one dimension")
     named = {name: np.asarray(values, float) for name, values in series.items()}
-    good = (v.shape == sizes.shape and np.isfinite(v).all() and (not log or (v > 0).all()) for v in named.values())
-    if not 1 <= len(named) <= len(LINES) or not all(good):
-        raise InvalidArgument("series", series, f"1 to {len(LINES)} finite measurements of each batch by name")
     figure, axes = new_figure(title)
     draw_lines(axes, named, sizes, marker="o")
     axes.set(xscale="log", xlabel="batch (examples)", ylabel=unit, yscale="log" if log else "linear")
@@ -270,7 +253,7 @@ def against_batch(
     if not log:
         axes.set_ylim(bottom=0)
     data = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
-    return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {data}.")
+    return finish(figure, f"{unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {data}.")
 
 
 @in_style
@@ -280,12 +263,7 @@ def noise_scale_estimates(
     """Plot the noise scale that single steps give, and their smoothed quotient, beside the ``direct`` one.
 
     The axis ends at three times ``direct``; single steps beyond it, or below 0, are drawn as triangles at its edge.
-    Raises `InvalidArgument`.
     """
-    if not 0 < direct < float("inf"):
-        raise InvalidArgument("direct", direct, "a positive finite number")
-    if not len(single) or len(single) != len(smoothed):
-        raise InvalidArgument("smoothed", len(smoothed), f"one for each of one or more single steps, {len(single)}")
     steps, top = np.arange(1, len(single) + 1), 3 * direct
     scales = np.array([estimate.scale for estimate in single])
     figure, axes = new_figure(title)
@@ -301,6 +279,4 @@ def noise_scale_estimates(
     about = [f"{float(f'{value:.2g}'):,.0f}" for value in (direct, smooth[-1])]  # two digits, without an exponent
     values = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
     outside = (above | below).sum()
-    return finish(
-        figure, f"{title}. {values} {outside} single steps lie below 0 or beyond three times the direct value."
-    )
+    return finish(figure, f"{values} {outside} single steps lie below 0 or beyond three times the direct value.")

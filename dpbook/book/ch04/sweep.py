@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dpbook.book.ch04.batches import NoiseScale
-from dpbook.core import DATA, InvalidArgument, check_float, check_int, palette
+from dpbook.core import DATA, check_int, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Card, Key, Scale, finish, in_style, new_figure, text
 from dpbook.figures.card import axes as card_axes
@@ -49,8 +49,7 @@ class Race:
 
         A mean would be infinite after a single failure, so that the best rate would fall with the number of seeds.
         """
-        medians: Array = np.median(self.steps, axis=1)
-        return medians
+        return np.median(self.steps, axis=1)
 
     @property
     def best(self) -> int:
@@ -80,15 +79,12 @@ def race(
         most: largest number of steps; a run without the goal by then is abandoned.
         seeds: runs of each rate; a seed sets the parameters and the order of the examples.
     """
-    if not len(rates) or not (np.diff(rates) > 0).all():
-        raise InvalidArgument("rates", rates, "one or more, rising")
-    check_float("goal", goal, above=0)
-    shape = len(rates), check_int("seeds", seeds, 1)
+    shape = len(rates), seeds
     lr, seed = np.repeat(np.array(rates, float), seeds), np.tile(np.arange(seeds), len(rates))
     steps, accuracies = np.full(lr.shape, np.inf), np.full(lr.shape, np.nan)
     stack, running, next_evaluation = _Stack(64, 32, 10, _of_stacks), np.arange(len(lr)), 1.0
     networks = stack.start(seed)
-    every = islice(_batches(len(training[0]), batch, seeds), check_int("most", most, 1))
+    every = islice(_batches(len(training[0]), batch, seeds), most)
     for step, read in enumerate(every, start=1):
         rows = read[seed[running]]
         networks = stack.step(networks, lr[running], training[0][rows], training[1][rows])
@@ -147,8 +143,7 @@ class _Stack(MLP):
             near = near[sums[near] < most]
             if not len(near):
                 break
-        below: Array = sums < most
-        return below
+        return sums < most
 
     def accuracies(self, networks: Networks, x: Array, y: Array) -> Array:
         shares: Array = (self._outputs(networks, x).argmax(axis=-1) == y).mean(axis=-1)
@@ -160,14 +155,10 @@ def draw_races(races: Sequence[Race], title: str) -> Picture:
     """Draw the median steps of each rate (columns) for each batch (rows); darker cells are nearer to the row's best.
 
     A dash stands for a rate at which half of the runs did not reach the goal. Numbers beyond a row's best are of runs
-    that nearly diverge, and vary between processors. Raises `InvalidArgument` unless all races have the same rates, and
-    one at which most runs reached the goal.
+    that nearly diverge, and vary between processors. All races have the same rates, and one at which most runs reached
+    the goal.
     """
-    if not races or any(not np.array_equal(race.rates, races[0].rates) for race in races):
-        raise InvalidArgument("races", races, "one or more, all with the same rates")
     medians = np.array([race.medians for race in races])
-    if not np.isfinite(medians.min(axis=1)).all():
-        raise InvalidArgument("races", races, "each with a rate whose runs all reach the goal")
     from matplotlib.patches import Rectangle
 
     figure, axes = new_figure(title)
@@ -185,7 +176,7 @@ def draw_races(races: Sequence[Race], title: str) -> Picture:
     best = "; ".join(
         f"{race.batch}: {race.rates[race.best]:.2g}, {race.medians[race.best]:.0f} steps" for race in races
     )
-    return finish(figure, f"{title}. The best rate of each batch and the steps that it needs: {best}.", varies=True)
+    return finish(figure, f"The best rate of each batch and the steps that it needs: {best}.", varies=True)
 
 
 RECORDED = DATA / "measurements" / "critical_batch.json"

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from dpbook.collectives import Round, Schedule, Traffic, bandwidth_lower_bound, count, ring
-from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette, plural
+from dpbook.core import InvalidArgument, bytes_in_words, check_each, check_int, palette, plural
 from dpbook.figures import Picture
 from dpbook.figures.card import MARGIN, Card, Mark, arrow, aside, element, line, number, rect, text, ticks
 from dpbook.figures.schedules import kind_name, schedule_name
@@ -115,27 +114,28 @@ BOUND = palette.INK, 2, "7 4"
 """Colour, width and dashes of the line of the lower bound."""
 
 
-def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *, title: str | None = None) -> Picture:
+def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4) -> Picture:
     """Draw bytes sent and received per rank for buffers of ``size`` elements of ``itemsize`` bytes.
 
     All ``schedules`` must be of one world, at most 32. The line is `bandwidth_lower_bound`: some rank must send that
-    much in any all-reduce. ``title`` should state the finding; by default it gives the busiest rank of each schedule.
-    Raises `InvalidArgument`.
+    much in any all-reduce. The title gives the busiest rank of each schedule. Raises `InvalidArgument`.
     """
-    schedules = _checked(schedules)
+    check_each("schedules", schedules, Schedule)
     world = check_int("world", schedules[0].world, 1, MAX_RANKS)
+    for schedule in schedules:
+        if schedule.world != world:
+            raise InvalidArgument(f"world of {schedule.name}", schedule.world, f"{world}, as of the first")
     nbytes = check_int("size", size, 1) * check_int("itemsize", itemsize, 1)
     traffic = [count(schedule, size, itemsize) for schedule in schedules]
     bound = bandwidth_lower_bound(world, nbytes)
     busiest = (f"{kind_name(s)} {bytes_in_words(t.busiest_bytes)}" for s, t in zip(schedules, traffic, strict=True))
-    title = f"Busiest rank: {', '.join(busiest)}" if title is None else title
     holders = "The only rank holds" if world == 1 else f"Each of {world} ranks holds"
     bar = 14.0 if world <= 8 else 5.0
     panel = max(190.0, world * (2 * bar + 10))
     width = LEFT + len(schedules) * (panel + PANEL_GAP) - PANEL_GAP + MARGIN
     width, shift = max(width, MIN_WIDTH), max(0.0, MIN_WIDTH - width) / 2
     top = max(bound, *(t.busiest_bytes for t in traffic), 1) * 1.12
-    card = Card(width, title, f"{holders} {bytes_in_words(nbytes)}.")
+    card = Card(width, f"Busiest rank: {', '.join(busiest)}", f"{holders} {bytes_in_words(nbytes)}.")
     card.add(*_axis(top, width))
     for place, (s, t) in enumerate(zip(schedules, traffic, strict=True)):
         card.add(_bars(s, t, LEFT + shift + place * (panel + PANEL_GAP), panel, bar, top))
@@ -144,18 +144,6 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     card.legend(_marks(bound))
     buffers = f"{plural(world, 'rank')} with {bytes_in_words(nbytes)} each. The lower bound is {bytes_in_words(bound)}."
     return card.picture(card.y + 6, buffers, " ".join(map(_traffic_in_words, schedules, traffic)))
-
-
-def _checked(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
-    """Return one or more schedules as a list, after a check that they have one world."""
-    several = list(schedules) if isinstance(schedules, Sequence) else [schedules]
-    if not several:
-        raise InvalidArgument("schedules", schedules, "at least one schedule")
-    for schedule in several:
-        check_schedule(schedule)
-        if schedule.world != several[0].world:
-            raise InvalidArgument(f"world of {schedule.name}", schedule.world, f"{several[0].world}, as of the first")
-    return several
 
 
 def _traffic_in_words(schedule: Schedule, traffic: Traffic) -> str:

@@ -1,6 +1,6 @@
 """Checks of exercise 06: the price of a schedule, a crossover, an order of ranks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,6 @@ from dpbook.book.ch06 import RandomSweep, draw, price_scattered
 from dpbook.classroom import (
     Answer,
     Reached,
-    Through,
     call,
     expect_at_most,
     expect_close,
@@ -38,19 +37,6 @@ from dpbook.core import plural
 WORLDS = (1, 2, 5, 7, 16)
 
 
-def _seconds(
-    answer: Answer,
-    expected: float,
-    where: str,
-    *args: Any,
-    through: Through | None = None,
-    mistakes: Mapping[str, float] | None = None,
-) -> None:
-    """Check that ``answer(*args)`` is the ``expected`` number, up to a millionth of it."""
-    got = expect_number(call(answer, *args, through=through, where=where), where)
-    expect_close(expected, got, 1e-6 * expected, where, mistakes=mistakes)
-
-
 def _link(rng: np.random.Generator) -> Link:
     return Link(float(rng.uniform(2e-6, 5e-5)), float(rng.uniform(1e9, 5e10)))
 
@@ -75,7 +61,8 @@ def _price(answer: Answer, schedule: Schedule, size: int, rng: np.random.Generat
         ),
     }
     given = to_json(schedule), size, itemsize, link.alpha, link.beta
-    _seconds(answer, expected, where, *given, through=_read, mistakes=mistakes)
+    got = expect_number(call(answer, *given, through=_read, where=where), where)
+    expect_close(expected, got, 1e-6 * expected, where, mistakes=mistakes)
 
 
 def _read(function: Callable[..., Any], text: str, *args: Any) -> Any:

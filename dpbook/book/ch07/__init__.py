@@ -3,16 +3,14 @@
 Simulated steps with a random fault for exercise 07.3, and the tokens per GPU that hide the sync of a language model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import check_float, check_int, check_one_of, milliseconds
-from dpbook.figures import Picture, Viewer
-from dpbook.figures.steps import check_timelines, draw_until, from_zero, until
+from dpbook.core import check_int, check_one_of
 from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
 
 FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
@@ -127,36 +125,24 @@ _MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
 FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
 """Operations per parameter and token: a matrix product has a multiplication and an addition, and backward has two
 (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
+BF16_BYTES = 2
 
 
 def tokens_to_hide(
-    flops_per_second: float,
-    bandwidth: float,
-    itemsize: int = 2,
-    world: int | None = None,
-    per_active: float = 1.0,
-    recompute: bool = False,
+    flops_per_second: float, bandwidth: float, per_active: float = 1.0, recompute: bool = False
 ) -> float:
-    """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync.
+    """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync in bf16.
 
     Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter,
-    and a ring takes 2(N − 1)/N · itemsize / W per synced parameter. For a dense model in bf16 on many ranks this gives
-    T > F/W, whatever its size. Backward that recomputes activations takes 6T/F. Latencies and the last bucket, which
-    nothing hides, are left out.
+    and a ring of many ranks takes 2 · 2/W per synced parameter. For a dense model this gives T > F/W, whatever its
+    size. Backward that recomputes activations takes 6T/F. Latencies and the last bucket, which nothing hides, are left
+    out.
 
     Args:
         flops_per_second: F, operations per second that one GPU reaches in training, which is not its peak.
         bandwidth: W, *bytes* per second that one GPU sends.
-        itemsize: bytes per element of a gradient.
-        world: N; by default infinite, so that (N − 1)/N is 1. A world of 1 needs no tokens.
         per_active: parameters per parameter that a token uses; above 1 in a mixture of experts.
         recompute: whether backward recomputes all activations.
-
-    Raises:
-        InvalidArgument: F or W is not above 0, or itemsize, world or per_active below 1.
     """
-    rate = check_float("flops_per_second", flops_per_second, above=0)
-    share = 1.0 if world is None else 1 - 1 / check_int("world", world, 1)
-    traffic = 2 * share * check_int("itemsize", itemsize, 1) * check_float("per_active", per_active, minimum=1)
     backward = BACKWARD_FLOPS + FORWARD_FLOPS * recompute
-    return traffic * rate / (backward * check_float("bandwidth", bandwidth, above=0))
+    return 2 * BF16_BYTES * per_active * flops_per_second / (backward * bandwidth)

@@ -68,31 +68,26 @@ def simulate(model: Model, groups: Sequence[Sequence[int]]) -> Timeline:
     return simulate_step(layers, ordered, AlphaBeta(model.alpha, model.beta))
 
 
-def cnn(dtype: str = "float32") -> tuple[Tensor, ...]:
+def cnn() -> tuple[Tensor, ...]:
     """Return chapter 08's network for 28 × 28 digits: two 3 × 3 convolutions, two linear layers, 206,922 parameters."""
     shapes = {"conv1": (16, 1, 3, 3), "conv2": (32, 16, 3, 3), "fc1": (128, 1568), "fc2": (10, 128)}
-    return tuple(tensor for name, shape in shapes.items() for tensor in _weight_and_bias(name, shape, dtype))
+    return tuple(tensor for name, shape in shapes.items() for tensor in _weight_and_bias(name, shape))
 
 
-def mlp(depth: int = 40, width: int = 4096, bias: bool = True, dtype: str = "float32") -> tuple[Tensor, ...]:
+def mlp(depth: int = 40, width: int = 4096, bias: bool = True) -> tuple[Tensor, ...]:
     """Return ``depth`` linear layers from ``width`` to ``width``."""
     shape = (check_int("width", width, 1),) * 2
-    layers = (_weight_and_bias(str(k), shape, dtype) for k in range(check_int("depth", depth, 1)))
+    layers = (_weight_and_bias(str(k), shape) for k in range(check_int("depth", depth, 1)))
     return tuple(tensor for layer in layers for tensor in layer[: 1 + bias])
 
 
-def gpt(
-    depth: int = 12, width: int = 768, vocabulary: int = 50257, context: int = 1024, dtype: str = "float32"
-) -> tuple[Tensor, ...]:
-    """Return a GPT-2 whose output layer shares the token embedding; by default the smallest, 124,439,808 parameters.
+def gpt() -> tuple[Tensor, ...]:
+    """Return the smallest GPT-2, whose output layer shares the token embedding: 124,439,808 parameters.
 
     After Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
     """
-    d = check_int("width", width, 1)
-    tensors = [
-        Tensor("wte.weight", (check_int("vocabulary", vocabulary, 1), d), dtype),
-        Tensor("wpe.weight", (check_int("context", context, 1), d), dtype),
-    ]
+    depth, d, vocabulary, context = 12, 768, 50257, 1024
+    tensors = [Tensor("wte.weight", (vocabulary, d), "float32"), Tensor("wpe.weight", (context, d), "float32")]
     block = {
         "ln_1": (d,),
         "attn.c_attn": (3 * d, d),
@@ -101,11 +96,11 @@ def gpt(
         "mlp.c_fc": (4 * d, d),
         "mlp.c_proj": (d, 4 * d),
     }
-    for k in range(check_int("depth", depth, 1)):
+    for k in range(depth):
         for name, shape in block.items():
-            tensors += _weight_and_bias(f"h.{k}.{name}", shape, dtype)
-    return (*tensors, *_weight_and_bias("ln_f", (d,), dtype))
+            tensors += _weight_and_bias(f"h.{k}.{name}", shape)
+    return (*tensors, *_weight_and_bias("ln_f", (d,)))
 
 
-def _weight_and_bias(name: str, shape: tuple[int, ...], dtype: str) -> tuple[Tensor, Tensor]:
-    return Tensor(f"{name}.weight", shape, dtype), Tensor(f"{name}.bias", shape[0], dtype)
+def _weight_and_bias(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return Tensor(f"{name}.weight", shape, "float32"), Tensor(f"{name}.bias", shape[0], "float32")

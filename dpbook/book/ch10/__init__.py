@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_type, lazy_exports, palette
+from dpbook.core import lazy_exports, palette
 from dpbook.figures import Picture
 from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.overlap import StepRecord
@@ -31,9 +31,8 @@ SPREAD_PERCENTILE = 90
 def step_prediction(record: StepRecord, title: str) -> Picture:
     """Plot predicted and measured step times over the bucket cap; the bars reach from the fastest to the 90th per cent.
 
-    ``title`` states the finding. Raises `InvalidArgument`.
+    ``title`` states the finding.
     """
-    check_type("record", record, StepRecord, "a StepRecord, as overlap.recorded_steps returns it")
     caps = list(record.measured)
     figure, axes = new_figure(title)
     for name, mark, shift, colour in (("measured", "o", 0.97, COLOURS[0]), ("predicted", "s", 1.03, COLOURS[1])):
@@ -49,21 +48,16 @@ def step_prediction(record: StepRecord, title: str) -> Picture:
     axes.set_ylim(0)
     medians = [(cap, median(record.predicted[cap]), median(record.measured[cap])) for cap in caps]
     values = "; ".join(f"{cap:g} MiB: {first:.0f} ms predicted, {then:.0f} measured" for cap, first, then in medians)
-    return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {values}.")
+    return finish(figure, f"Medians of {len(record.measured[caps[0]])} steps: {values}.")
 
 
 @in_style
 def step_bars(links: Mapping[str, Times], title: str) -> Picture:
     """Draw a bar per wrapper over each of one or two links: median step times in ms, with their spread.
 
-    ``links``: by name, the step times of each wrapper in milliseconds; the same wrappers for each. Raises
-    `InvalidArgument`.
+    ``links``: by name, the step times of each wrapper in milliseconds; the same wrappers for each.
     """
-    if not isinstance(links, Mapping) or not 1 <= len(links) <= len(COLOURS) or not all(links.values()):
-        raise InvalidArgument("links", links, f"the times of wrappers, by 1 to {len(COLOURS)} names of links")
     names = list(next(iter(links.values())))
-    if any(list(times) != names for times in links.values()):
-        raise InvalidArgument("links", [list(times) for times in links.values()], "times of the same wrappers")
     figure, axes = new_figure(title, height=90 + 24 * len(links) * len(names))
     height = 0.8 / len(links)
     for place, ((link, times), colour) in enumerate(zip(links.items(), COLOURS, strict=False)):
@@ -80,7 +74,7 @@ def step_bars(links: Mapping[str, Times], title: str) -> Picture:
     axes.set(xlabel="milliseconds per step", xlim=(0, 1.12 * longest))
     medians = {k: ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names) for k, times in links.items()}
     values = "; ".join(f"{link}: {of_link}" for link, of_link in medians.items())
-    return finish(figure, f"{title}. Median step times, {values}.")
+    return finish(figure, f"Median step times, {values}.")
 
 
 def _spread(times: Sequence[Sequence[float]]) -> NDArray[np.float64]:

@@ -30,7 +30,7 @@ Log = list[tuple[str, int]]
 
 
 def _in_sandbox(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train like `trials.trained_in_threads`, with ranks in sandboxed processes, whose messages pass through here.
+    """Train like `_in_threads`, with ranks in sandboxed processes, whose messages pass through here.
 
     The factors of the gradients stay here, too.
     """
@@ -47,7 +47,7 @@ def _in_sandbox(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str,
 
 @where_apart(_in_sandbox)
 def _in_threads(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str, Any]]:
-    return trials.trained_in_threads(answer, kind, trial)
+    return in_threads(lambda wire: trials.train(answer, kind, trial, wire), len(trial["weights"]))
 
 
 def _in_processes(answer: Callable[..., Any], kind: str, given: list[dict[str, Any]]) -> Any:

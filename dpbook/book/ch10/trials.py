@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dpbook.book.ch10.wires import ProcessWire, RemoteWire, Wire, WireEnd, in_threads
+from dpbook.book.ch10.wires import ProcessWire, RemoteWire, Wire, WireEnd
 from dpbook.overlap import Plan, Tensor, plan
 
 Array = NDArray[np.float64]
 ITEMSIZE = 8
+STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,6 @@ class Chain:
         *,
         layers: int = 7,
         cap: int | None = None,
-        steps: int = 3,
         micro: int = 1,
         crossed: bool = False,
         absent: bool = False,
@@ -92,8 +92,8 @@ class Chain:
             tied,
             frozen,
             every if micro > 1 else last,
-            rng.normal(size=(steps, micro, world, examples, width)),
-            rng.uniform(0.5, 1.5, (world, steps, micro, layers, width)),
+            rng.normal(size=(STEPS, micro, world, examples, width)),
+            rng.uniform(0.5, 1.5, (world, STEPS, micro, layers, width)),
             drawn if cap is None else cap,
             last=last if micro > 1 else (),
         )
@@ -253,11 +253,6 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
         states.append([p.detach().numpy().copy() for p in module.parameters()])
         logs.append(list(wire.log))
     return {"states": states, "logs": logs}
-
-
-def trained_in_threads(answer: Any, kind: str, trial: Trial) -> list[dict[str, Any]]:
-    """Call `train` with ranks that are threads of this process."""
-    return in_threads(lambda wire: train(answer, kind, trial, wire), len(trial["weights"]))
 
 
 def states_over(answer: Any, kind: str, trial: Trial, end: WireEnd) -> list[Any]:

@@ -272,7 +272,7 @@ class RemoteWire(Wire):
         message = self._end.all_reduce(tensor.detach().numpy(), self._take_log())
 
         def wait() -> torch.Tensor:
-            return torch.from_numpy(message.wait(self._take_log()))
+            return torch.from_numpy(self._end.wait(message, self._take_log()))
 
         def note(again: bool) -> None:
             if again:  # the other process notes the first wait itself
@@ -306,11 +306,12 @@ class RemoteWire(Wire):
 class WireEnd:
     """Judge's end of a remote rank's wire, with arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "factors_of", "all_reduce", "note")
+    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "factors_of", "all_reduce", "wait", "note")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
         self.logs: list[list[Event]] = []
+        self._messages: list[tuple[PendingAllReduce, torch.Tensor]] = []
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return rank 0's values of an array."""
@@ -327,11 +328,19 @@ class WireEnd:
         self.note(events)
         return np.asarray(self._wire.factors_of(check_int("place", place, 0)))
 
-    def all_reduce(self, array: NDArray[Any], events: Sequence[Event]) -> "RemoteMessage":
-        """Begin to sum the current values of ``array``."""
+    def all_reduce(self, array: NDArray[Any], events: Sequence[Event]) -> int:
+        """Begin to sum the current values of ``array``, and return the number with which to wait for the sum."""
         self.note(events)
         tensor = torch.tensor(array)
-        return RemoteMessage(self, self._wire.all_reduce(tensor), tensor)
+        self._messages.append((self._wire.all_reduce(tensor), tensor))
+        return len(self._messages) - 1
+
+    def wait(self, message: int, events: Sequence[Event]) -> NDArray[Any]:
+        """Wait for the sum of a message and return it."""
+        self.note(events)
+        pending, tensor = self._messages[check_int("message", message, 0, len(self._messages) - 1)]
+        pending.wait()
+        return np.asarray(tensor)
 
     def note(self, events: Sequence[Event]) -> None:
         """Add events that are no messages to the log; a "restart" begins a step, with a new log."""
@@ -342,18 +351,3 @@ class WireEnd:
                 self.logs.append(self._wire.log)
             elif event in ("micro", "finish"):
                 self._wire.log.append((str(event), check_int("number", number, 0)))
-
-
-class RemoteMessage:
-    """An all-reduce under way for a remote rank."""
-
-    OFFERS = ("wait",)
-
-    def __init__(self, end: WireEnd, message: PendingAllReduce, tensor: torch.Tensor) -> None:
-        self._end, self._message, self._tensor = end, message, tensor
-
-    def wait(self, events: Sequence[Event]) -> NDArray[Any]:
-        """Wait for the sum and return it."""
-        self._end.note(events)
-        self._message.wait()
-        return np.asarray(self._tensor)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpbook.core import check_float, check_int, in_words, lazy_exports, palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, rect, seconds_in_words, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, rect, seconds_in_words, text
 from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, sent_per_rank
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None =
     Latency is left out, since it depends on the number of messages.
     """
     check_float("nbytes", nbytes, minimum=0)
-    check_title(title)
     bottom, keys = TOP + len(LINKS) * ROW, [BETWEEN, INSIDE, *([] if last is None else [BEFORE])]
     card = Card(WIDTH, title)
     card.legend(map(axes.mark, keys))
@@ -53,6 +52,7 @@ def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None =
     return card.picture(bottom + 46, f"Time to send {in_words(nbytes, 'B')}: {times}.")
 
 
+@cache
 def trained_parameters(model: str, rank: int = ALL_PARAMETERS) -> int:
     """Return the trained parameters of a model of `planning.MODELS`: all, or adapters of ``rank`` on linear layers."""
     if check_int("rank", rank, 0) == ALL_PARAMETERS:
@@ -87,7 +87,4 @@ def _syncs(micro: int, forgotten: bool) -> int:
 
 def _sent(model: str, rank: int, itemsize: int, micro: int, forgotten: bool, world: int) -> float:
     """Return the bytes that a rank sends in a step."""
-    return _syncs(micro, forgotten) * sent_per_rank(_trained(model, rank), world, itemsize=itemsize)
-
-
-_trained = cache(trained_parameters)
+    return _syncs(micro, forgotten) * sent_per_rank(trained_parameters(model, rank), world, itemsize=itemsize)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number
-from dpbook.collectives import Comm, run
+from dpbook.collectives import Comm
+from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import plural
 
 Array = NDArray[Any]
@@ -20,25 +21,18 @@ def _update_on(
     answer: Callable[..., Any], weights: list[Array], gradients: list[Array], scale: float, rate: float
 ) -> list[Any]:
     """Return, for each rank, the scale that it returned, and its weights, its gradient and its all-reduces then."""
-    results: list[Any] = [None] * len(weights)
 
-    def program(comm: Comm, _: Array) -> None:
+    def on_rank(comm: Comm) -> tuple[Any, Array, Array, int]:
         calls = []
 
         def all_reduce(number: float) -> float:
             calls.append(number)
-            values = np.full(comm.world_size, float(number))
-            for shift in range(1, comm.world_size):
-                to, source = (comm.rank + shift) % comm.world_size, (comm.rank - shift) % comm.world_size
-                comm.sendrecv(np.array([float(number)]), to, values[source : source + 1], source)
-            return float(np.sum(values))
+            return float(np.sum(exchange(comm, np.array([float(number)]))))
 
         mine, gradient = weights[comm.rank], gradients[comm.rank]
-        got = answer(mine, gradient, scale, rate, all_reduce)
-        results[comm.rank] = got, mine, gradient, len(calls)
+        return answer(mine, gradient, scale, rate, all_reduce), mine, gradient, len(calls)
 
-    run(program, [np.empty(0)] * len(weights))
-    return results
+    return call_on_ranks(on_rank, len(weights))
 
 
 def _broken(rng: np.random.Generator, gradients: list[Array], rank: int, values: list[float]) -> None:

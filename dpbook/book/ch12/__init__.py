@@ -32,7 +32,7 @@ from dpbook.core import (
     write_atomically,
 )
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.steps import MOST_TIMELINES, check_timelines, draw_until, from_zero
+from dpbook.figures.steps import MOST_TIMELINES, draw_until, from_zero
 from dpbook.overlap import Kind, Span, Timeline, split_waits
 from dpbook.overlap.timeline import difference, length, union
 from dpbook.ranks import start
@@ -87,7 +87,6 @@ def play_diagnosis(timeline: Timeline) -> Viewer:
     ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
     if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:
         raise InvalidArgument("timeline", timeline, f"a Timeline of 2 to {MOST_TIMELINES} ranks, from rank 0 on")
-    check_timelines({"step": timeline}, "step", 0)
     if timeline.busy("communication", 0) == 0:
         raise InvalidArgument("timeline", timeline, "one in which rank 0 communicates")
     views = _views(timeline)

@@ -75,8 +75,7 @@ class TickedStep:
 
     def seconds(self) -> NDArray[np.float64]:
         """Return the seconds of transfer, waiting and idleness of each rank."""
-        seconds: NDArray[np.float64] = self._lost() @ self.ticks
-        return seconds
+        return self._lost() @ self.ticks
 
     def _lost(self) -> NDArray[np.bool_]:
         """Return, for each rank and each of the three losses, which ticks are lost."""
@@ -192,19 +191,15 @@ def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> TickedStep:
             return case
 
 
-def _judge_numbers(names: Sequence[str], expected: Sequence[float], got: Any, where: str) -> None:
-    """Check that ``got`` holds the right number for each name, as a tuple, a list or an array."""
-    items = got.tolist() if isinstance(got, np.ndarray) else got
-    expect_items(items, len(names), f"({', '.join(names)})", where)
-    for name, right, item in zip(names, expected, items, strict=True):
-        expect_close(right, item, 1e-9 * max(1, abs(right)), f"{where}, {name}")
-
-
 def _judge_rows(names: Sequence[str], expected: Sequence[Sequence[float]], got: Any, where: str, row: str) -> None:
+    """Check that each item of ``got`` has the right number for each name, as a tuple, a list or an array."""
     expect(isinstance(got, tuple | list | np.ndarray), f"a list with one triple per {row}", describe(got), where)
     expect(len(got) == len(expected), f"{plural(len(expected), 'triple')}, one per {row}", f"{len(got)}", where)
-    for number, (right, item) in enumerate(zip(expected, got, strict=True)):
-        _judge_numbers(names, right, item, f"{where}, {row} {number}")
+    for number, (numbers, item) in enumerate(zip(expected, got, strict=True)):
+        items, place = item.tolist() if isinstance(item, np.ndarray) else item, f"{where}, {row} {number}"
+        expect_items(items, len(names), f"({', '.join(names)})", place)
+        for name, right, actual in zip(names, numbers, items, strict=True):
+            expect_close(right, actual, 1e-9 * max(1, abs(right)), f"{place}, {name}")
 
 
 # 12.1: where does the time go

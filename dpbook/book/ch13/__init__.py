@@ -12,4 +12,4 @@ from dpbook.book.ch13.published import (
     prediction_errors,
     scaling_curves,
 )
-from dpbook.book.ch13.walls import PRESETS, explore_scaling, scaling_bars, scaling_wall
+from dpbook.book.ch13.walls import explore_scaling, scaling_bars, scaling_wall

@@ -6,20 +6,7 @@ from typing import Any
 
 from dpbook.core import check_float, palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import (
-    MARGIN,
-    Card,
-    Key,
-    Scale,
-    axes,
-    check_named,
-    check_title,
-    element,
-    number,
-    rect,
-    stacked,
-    text,
-)
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_named, element, number, rect, stacked, text
 from dpbook.planning import ACCELERATORS, MODELS, RECIPES, Memory, memory_per_rank
 
 MEMORY_PARTS = {
@@ -49,7 +36,6 @@ def memory_bars(
     """
     check_float("capacity", capacity, above=0)
     check_named("memories", memories, 8, Memory, "1 to 8 Memory by name")
-    check_title(title)
     bottom = BAR_TOP + len(memories) * BAR_ROW
     shown = [key for part, key in MEMORY_PARTS.items() if any(getattr(memory, part) for memory in memories.values())]
     card = Card(WIDTH, title)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbook.book.ch06 import ROUNDS, fixed_on_two_points, predicted_sweep
 from dpbook.collectives import fit
@@ -16,7 +15,6 @@ from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, predict, strong
 from dpbook.ranks import Sweep, published_sweep
 
-Floats = NDArray[np.float64]
 WIRES = 0.77
 """Share of the wires, as `fixed` finds it for one node. With 0.6 or 1 no error of `curve_errors` changes by 1.2 %."""
 
@@ -210,4 +208,4 @@ def draw_errors(errors: Mapping[str, Mapping[str, float]], title: str) -> Pictur
     axes.set_yticks(range(len(errors)), labels=list(errors)[::-1])
     axes.set(xlim=(-42, 22), ylim=(-0.6, len(errors) - 0.4), xlabel="error of the predicted seconds (%)")
     count = sum(map(len, errors.values()))
-    return finish(figure, f"{title}. {count - len(missed)} of {count} within {TOLERANCE:.0%}; {'; '.join(missed)}.")
+    return finish(figure, f"{count - len(missed)} of {count} within {TOLERANCE:.0%}; {'; '.join(missed)}.")

@@ -8,23 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil, floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook import planning
-from dpbook.core import DpbookError, InvalidArgument, check_one_of, in_words, palette
+from dpbook.core import DpbookError, InvalidArgument, in_words, palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, check_title, rect, text
-from dpbook.planning import (
-    ACCELERATORS,
-    LINKS,
-    MODELS,
-    STAGES,
-    Algorithm,
-    Cluster,
-    Job,
-    PredictedStep,
-    memory_per_rank,
-)
+from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, rect, text
+from dpbook.planning import ACCELERATORS, LINKS, MODELS, STAGES, Algorithm, Cluster, Job, PredictedStep, memory_per_rank
 
 BARS_WIDTH, BARS_LEFT, BARS_TOP, BARS_BOTTOM = 760, 70, 100, 300
 STEP_PARTS = {
@@ -41,7 +31,6 @@ def scaling_bars(steps: Sequence[PredictedStep], title: str) -> Picture:
     """
     if not 1 <= len(steps) <= 16 or not all(isinstance(step, PredictedStep) for step in steps):
         raise InvalidArgument("steps", steps, "1 to 16 steps, as planning.weak and planning.strong return them")
-    check_title(title)
     up, wide = Scale(0, 1, BARS_BOTTOM, BARS_TOP), (BARS_WIDTH - BARS_LEFT - MARGIN) / len(steps)
     shown = [key for part, key in STEP_PARTS.items() if any(getattr(step, part) for step in steps)]
     card = Card(BARS_WIDTH, title)
@@ -113,27 +102,17 @@ class Position:
     notes: Sequence[str]
 
 
-@dataclass(frozen=True)
-class AxisRanges:
-    """Ranges of the axes: number of GPUs (shared x axis), step time (upper plot), efficiency (lower plot)."""
+class Scales(NamedTuple):
+    """Scales of the number of GPUs (both plots), of the step time (upper plot) and of efficiency (lower plot)."""
 
-    gpus: tuple[int, int]
-    seconds: tuple[float, float]
+    across: Scale
+    times: Scale
+    shares: Scale = Scale(0, 1, *SHARES)
 
-    @property
-    def across(self) -> Scale:
-        """Scale from GPUs to pixels."""
-        return Scale(*self.gpus, LEFT, RIGHT, log=True)
-
-    @property
-    def times(self) -> Scale:
-        """Scale from seconds to pixels."""
-        return Scale(*self.seconds, *TIMES, log=True)
-
-    @property
-    def shares(self) -> Scale:
-        """Scale from efficiency to pixels."""
-        return Scale(0, 1, *SHARES)
+    @classmethod
+    def of(cls, gpus: tuple[int, int], seconds: tuple[float, float]) -> "Scales":
+        """Return logarithmic scales with these ends."""
+        return cls(Scale(*gpus, LEFT, RIGHT, log=True), Scale(*seconds, *TIMES, log=True))
 
 
 def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> Scaling:
@@ -161,30 +140,29 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
 
     The axes of GPUs and seconds are logarithmic. The place of the wall follows the ``title``.
     """
-    check_title(title)
     predicted = scaling(job, cluster, tokens, worlds)
     times = [time for step in predicted.steps for time in (step.seconds, step.compute, step.communication) if time]
-    ranges = AxisRanges((worlds[0], worlds[-1]), (10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))))
-    return draw(predicted, title, ranges)
+    ends = 10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))
+    return draw(predicted, title, Scales.of((worlds[0], worlds[-1]), ends))
 
 
 def draw(
-    predicted: Scaling, title: str, ranges: AxisRanges, here: Position | None = None, before: Position | None = None
+    predicted: Scaling, title: str, scales: Scales, here: Position | None = None, before: Position | None = None
 ) -> Picture:
-    """Draw predicted steps on axes with these ranges; ``here`` and ``before`` are an explorer's positions."""
+    """Draw predicted steps on these axes; ``here`` and ``before`` are an explorer's positions."""
     title = f"{title}: {predicted.finding}"
     keys = [*LINES.values(), *(WALLS[name] for name in predicted.walls)]
     keys += [key for key, place in ((HERE, here), (BEFORE, before)) if place]
     card = Card(WIDTH, title)
     card.legend(map(axes.mark, keys))
-    card.add(*_axes(ranges))
+    card.add(*_axes(scales))
     if before:
-        card.add(*_curves(before.scaling, ranges, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
-    card.add(*_curves(predicted, ranges, LINES), *_walls(predicted, ranges))
+        card.add(*_curves(before.scaling, scales, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
+    card.add(*_curves(predicted, scales, LINES), *_walls(predicted, scales))
     if before:
-        card.add(*_place(before.step, ranges, BEFORE))
+        card.add(*_place(before.step, scales, BEFORE))
     if here:
-        card.add(*_place(here.step, ranges, HERE), *_notes(here.notes))
+        card.add(*_place(here.step, scales, HERE), *_notes(here.notes))
     height = SHARES[0] + (54 + NOTE_HEIGHT * MAX_NOTES if here else 46)
     described = [step for step in predicted.steps if step.world in predicted.worlds[::2]]
     values = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in described)
@@ -193,16 +171,16 @@ def draw(
     return card.picture(height, f"{at_walls}Step time and efficiency by GPUs: {values}. {notes}".strip())
 
 
-def _axes(ranges: AxisRanges) -> Iterator[str]:
-    first, last = ranges.gpus
-    gpus = [first * 4**power for power in range(10) if first * 4**power <= last]
-    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(*ranges.seconds)}
-    yield from axes.axis_up(ranges.times, LEFT, times, RIGHT, "time of a step")
-    yield from axes.axis_up(ranges.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
-    yield from axes.axis_across(ranges.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
+def _axes(scales: Scales) -> Iterator[str]:
+    gpus = [int(scales.across.low) * 4**power for power in range(10)]
+    gpus = [world for world in gpus if world <= scales.across.high]
+    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(scales.times.low, scales.times.high)}
+    yield from axes.axis_up(scales.times, LEFT, times, RIGHT, "time of a step")
+    yield from axes.axis_up(scales.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
+    yield from axes.axis_across(scales.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
 
 
-def _curves(predicted: Scaling, ranges: AxisRanges, lines: Mapping[str, Key]) -> Iterator[str]:
+def _curves(predicted: Scaling, scales: Scales, lines: Mapping[str, Key]) -> Iterator[str]:
     """Draw the step times named in ``lines``, and the efficiency of the step."""
     seconds = {
         "weak": [(step.world, step.seconds) for step in predicted.weak],
@@ -210,23 +188,21 @@ def _curves(predicted: Scaling, ranges: AxisRanges, lines: Mapping[str, Key]) ->
         "communication": [(step.world, step.communication) for step in predicted.steps if step.communication],
         "step": [(step.world, step.seconds) for step in predicted.steps],
     }
-    parts = []
-    for name, points in seconds.items():
-        if name in lines and points:
-            parts.append(
-                axes.curve([(ranges.across(world), ranges.times(time)) for world, time in points], lines[name])
-            )
-    yield axes.window(ranges.across, ranges.times, parts)
-    yield axes.curve(
-        [(ranges.across(step.world), ranges.shares(step.efficiency)) for step in predicted.steps], lines["step"]
-    )
+    curves = [
+        axes.curve([(scales.across(world), scales.times(time)) for world, time in points], lines[name])
+        for name, points in seconds.items()
+        if name in lines and points
+    ]
+    yield axes.window(scales.across, scales.times, curves)
+    shares = [(scales.across(step.world), scales.shares(step.efficiency)) for step in predicted.steps]
+    yield axes.curve(shares, lines["step"])
 
 
-def _walls(predicted: Scaling, ranges: AxisRanges) -> Iterator[str]:
+def _walls(predicted: Scaling, scales: Scales) -> Iterator[str]:
     """Draw a line at each wall, with its number of GPUs."""
     for row, (name, at) in enumerate(predicted.walls.items()):
         if at:
-            x = ranges.across.within(at)
+            x = scales.across.within(at)
             yield axes.curve([(x, TIMES[1]), (x, SHARES[0])], WALLS[name])
             anchor, side = ("end", -6) if x > RIGHT - 80 else (None, 6)
             y = TIMES[1] + 14 + 16 * row
@@ -234,12 +210,12 @@ def _walls(predicted: Scaling, ranges: AxisRanges) -> Iterator[str]:
             yield text(x + side, y, f"{at:,}", 12, anchor=anchor, fill=colour, bold=not row, halo=halo)
 
 
-def _place(step: PredictedStep, ranges: AxisRanges, key: Key) -> Iterator[str]:
+def _place(step: PredictedStep, scales: Scales, key: Key) -> Iterator[str]:
     """Mark a step on both curves."""
-    x = ranges.across.within(step.world)
+    x = scales.across.within(step.world)
     yield rect(x - 0.5, TIMES[1], 1, SHARES[0] - TIMES[1], fill=key.colour)
-    yield axes.ring(x, ranges.times.within(step.seconds), key.colour, key.inside)
-    yield axes.ring(x, ranges.shares(step.efficiency), key.colour, key.inside)
+    yield axes.ring(x, scales.times.within(step.seconds), key.colour, key.inside)
+    yield axes.ring(x, scales.shares(step.efficiency), key.colour, key.inside)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:
@@ -251,41 +227,25 @@ def _notes(notes: Sequence[str]) -> Iterator[str]:
 EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
 """Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets are taken as equal."""
 SEQUENCE, MAX_GPUS = 4096, 2**15
-AXIS_RANGES = AxisRanges((4, MAX_GPUS), (1e-2, 1e4))
-"""Ranges of the axes, fixed whatever knob is turned."""
+EXPLORER_SCALES = Scales.of((4, MAX_GPUS), (1e-2, 1e4))
+"""Axes of the explorer, fixed whatever knob is turned."""
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
 """Accelerators without switches that add."""
 
-PRESETS: dict[str, dict[str, str]] = {
-    "70 B on 256 H100": {"model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all"},
-    "7 B, ZeRO-1": {"model": "Llama-2 7B", "nodes": "8", "stage": "ZeRO-1", "algorithm": "Ring"},
-    "70 B, FSDP": {
-        "model": "Llama-2 70B", "nodes": "32", "stage": "ZeRO-3", "tokens": "4 Mi in all", "algorithm": "Ring",
-    },
-    "DeepSeek-V3": {
-        "model": "DeepSeek-V3", "accelerator": "H800", "nodes": "256", "tokens": "60 Mi in all", "stage": "ZeRO-1",
-        "cut": "1,024", "accumulation": "120", "itemsize": "fp32", "utilisation": "47 %",
-        "algorithm": "Ring",
-    },
+START = {
+    "model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all", "accelerator": "H100 SXM",
+    "network": "InfiniBand NDR 400 Gb/s",
 }  # fmt: skip
-"""Initial values of knobs that do not begin with their first value. DeepSeek-V3's published layout is 16 pipeline
-stages, experts over 64 GPUs, 15,360 sequences of 4,096 tokens; here everything is cut as its experts are."""
-
-
+"""Initial values of knobs that do not begin with their first value."""
 FILMED = ("model", "nodes", "tokens", "algorithm", "stage")
 """Knobs that also turn without a kernel: all of them would have more than 10⁹ positions."""
 
 
-def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
-    """Show step time, wall, tokens per second and memory, with knobs for model, GPUs, batch, ZeRO stage and more.
-
-    ``preset`` is one of `PRESETS`.
-    """
-    check_one_of("preset", preset, PRESETS)
+def explore_scaling() -> Explorer:
+    """Show step time, wall, tokens per second and memory, with knobs for model, GPUs, batch, ZeRO stage and more."""
     networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
     per_gpu = {f"{n:,} per GPU": -n for n in (1024, 4096, 16384)}
     in_all = {f"{n} Mi in all": n * 2**20 for n in (1, 4, 16, 60)}
-    begin = {"nodes": "32", "accelerator": "H100 SXM", "network": "InfiniBand NDR 400 Gb/s", "tokens": "4,096 per GPU"}
     choices: dict[str, tuple[str, Mapping[str, Any]]] = {
         "model": ("model", {name: name for name in (*MODELS, *EXPERTS)}),
         "nodes": ("nodes", {f"{2**k:,}": 2**k for k in range(12)}),
@@ -302,8 +262,7 @@ def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
         "utilisation": ("share of the peak", {"50 %": 0.5, "47 %": 0.47, "40 %": 0.4}),
         "wires": ("share of the wires", {"100 %": 1.0, "77 %": 0.77, "60 %": 0.6}),
     }
-    begin |= PRESETS[preset]
-    knobs = [Knob(name, label, values, begin.get(name)) for name, (label, values) in choices.items()]
+    knobs = [Knob(name, label, values, START.get(name)) for name, (label, values) in choices.items()]
     return Explorer(_turned, knobs, FILMED)
 
 
@@ -312,7 +271,7 @@ def _turned(before: Mapping[str, Any] | None, **now: Any) -> Picture:
     if before:
         with suppress(DpbookError):  # contradicting knobs had no picture
             last = _position(**before)
-    return draw(position.scaling, f"{now['model']} on {now['accelerator']}", AXIS_RANGES, position, last)
+    return draw(position.scaling, f"{now['model']} on {now['accelerator']}", EXPLORER_SCALES, position, last)
 
 
 @lru_cache(maxsize=64)

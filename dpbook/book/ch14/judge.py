@@ -10,10 +10,10 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpbook.book.ch14 import clipping, resharding, units
-from dpbook.book.ch14.units import Event, HookTrial
+from dpbook.book.ch14 import units
+from dpbook.book.ch14.sharded_state import clips, reshards
+from dpbook.book.ch14.units import Array, Event, HookTrial
 from dpbook.classroom import (
     Answer,
     Reached,
@@ -31,7 +31,6 @@ from dpbook.core import InvalidArgument, plural
 from dpbook.overlap import Sharding, Sizes, Unit, Wires, simulate_sharded
 from dpbook.ranks import start
 
-Array = NDArray[Any]
 WORLDS = (1, 2, 3, 5)
 PROCESSES = 3
 PROGRAM_SECONDS = 60.0
@@ -325,10 +324,7 @@ def near_the_best(answer: Answer, rng: np.random.Generator) -> Reached:
     return expect_at_most(round(pars, 3), round(reached, 3), f"ms exposed in {MODELS} models")
 
 
-# 14.4: the norm of sharded gradients
+# 14.4 and 14.5: the norm of sharded gradients, and a checkpoint for another number of ranks
 
-clips_below, clips_above = partial(clipping.clips, above=False), partial(clipping.clips, above=True)
-
-# 14.5: a checkpoint for another number of ranks
-
-even, uneven = partial(resharding.reshards, dividing=True), partial(resharding.reshards, dividing=False)
+clips_below, clips_above = partial(clips, above=False), partial(clips, above=True)
+even, uneven = partial(reshards, dividing=True), partial(reshards, dividing=False)

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives import Comm, Link, run
+from dpbook.collectives import Comm, Link
+from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import InvalidArgument, plural
 from dpbook.overlap import ShardedStep, Sharding, Unit, Wires, simulate_sharded
 
@@ -145,16 +146,6 @@ class CollectiveWire:
                 first.result = np.add.reduce(pieces, dtype=first.array.dtype)
 
 
-def exchange(comm: Comm, array: Array) -> list[Array]:
-    """Send an array to all other ranks, and return the arrays of all ranks."""
-    arrays = [np.empty_like(array) for _ in range(comm.world_size)]
-    arrays[comm.rank][:] = array
-    for shift in range(1, comm.world_size):
-        to, source = (comm.rank + shift) % comm.world_size, (comm.rank - shift) % comm.world_size
-        comm.sendrecv(arrays[comm.rank], to, arrays[source], source)
-    return arrays
-
-
 @dataclass(eq=False)
 class PendingCollective:
     """A collective under way. It owns the array of its call until it has been waited for."""
@@ -197,9 +188,13 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: CollectiveWire) -> dict
     order = range(len(trial["weights"]))
     for step in range(len(trial["gradients"][0])):
         wire.restart()
-        used = [_forward(units, wire, unit) for unit in order]
+        used = []
+        for unit in order:
+            used.append(wire.compute("forward", unit, units.before_forward(unit)))
+            units.after_forward(unit)
         for unit in reversed(order):
-            used.append(_backward(units, wire, unit, trial["gradients"][unit][step, wire.rank].copy()))
+            used.append(wire.compute("backward", unit, units.before_backward(unit)))
+            units.after_backward(unit, trial["gradients"][unit][step, wire.rank].copy())
         wire.note("finish")
         gradients = units.finish()
         _check_pieces(gradients, units.shards)
@@ -210,18 +205,6 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: CollectiveWire) -> dict
         record["used"].append(used)
         record["shards"].append(_copied(units.shards))
     return record
-
-
-def _forward(units: Any, wire: CollectiveWire, unit: int) -> Array:
-    used = wire.compute("forward", unit, units.before_forward(unit))
-    units.after_forward(unit)
-    return used
-
-
-def _backward(units: Any, wire: CollectiveWire, unit: int, gradient: Array) -> Array:
-    used = wire.compute("backward", unit, units.before_backward(unit))
-    units.after_backward(unit, gradient)
-    return used
 
 
 def _check_pieces(pieces: Any, shards: Sequence[Array]) -> None:
@@ -239,13 +222,7 @@ def _copied(arrays: Sequence[Array]) -> list[Array]:
 
 def in_turns(function: Callable[[CollectiveWire], Any], world: int) -> list[Any]:
     """Call ``function(wire)`` on ranks that take turns in this process, and return what each returned."""
-    results: list[Any] = [None] * world
-
-    def program(comm: Comm, x: Array) -> None:
-        results[comm.rank] = function(CollectiveWire(comm))
-
-    run(program, [np.empty(0)] * world)
-    return results
+    return call_on_ranks(lambda comm: function(CollectiveWire(comm)), world)
 
 
 def trained_in_turns(hooks: Callable[..., Any], trial: Trial) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives import Comm, run
+from dpbook.collectives import Comm
+from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import InvalidArgument, check_int, check_one_of
 
 Float32Array = NDArray[np.float32]
@@ -61,9 +62,9 @@ class _RunState:
     fault: _Fault
     world: int
     shapes: Mapping[str, tuple[int, ...]]
-    weights: list[dict[str, Float32Array]] = field(default_factory=list)
+    weights: list[dict[str, Float32Array]] = field(init=False)
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         start = self._drawn()
         self.weights = [dict(start) for _ in range(self.world)]
         if self.fault.cause == "different_starts":
@@ -139,7 +140,6 @@ def blind_case(seed: int, cause: str | None = None) -> BlindCase:
     fault = _fault(rng, cause, world, per_epoch)
     names = sorted(rng.permutation(TENSORS)[:3].tolist(), key=TENSORS.index)
     run = _RunState(rng, fault, world, {name: tuple(rng.integers(1, 4, 2).tolist()) for name in names})
-    run.begin()
     uneven = fault.at if cause == "padding" else int(rng.integers(1, 2 * per_epoch + 1))
     rate, batch = float(rng.choice([0.05, 0.1, 0.2])), int(rng.integers(3, 6))
     records, orders = [], _orders(rng, per_epoch * world * batch, repeated=cause == "no_set_epoch")
@@ -226,13 +226,7 @@ class Rank:
 
     def all_reduce(self, value: Any) -> Any:
         """Return the sum of a number or an array over the ranks; the argument does not change."""
-        mine = np.array(value, float).ravel()
-        gathered = [np.empty_like(mine) for _ in range(self.world)]
-        gathered[self.number] = mine
-        for shift in range(1, self.world):
-            to, source = (self.number + shift) % self.world, (self.number - shift) % self.world
-            self._comm.sendrecv(mine, to, gathered[source], source)
-        total = np.sum(gathered, axis=0)
+        total = np.sum(exchange(self._comm, np.array(value, float).ravel()), axis=0)
         return total.reshape(np.shape(value)) if np.ndim(value) else float(total[0])
 
 
@@ -244,14 +238,12 @@ def run_script(script: Callable[[Rank], Any], trial: Mapping[str, Any]) -> list[
     Returns, for each rank, ``read`` (a list of examples for each gradient) and the script's ``weights``.
     """
     sentences = Sentences(trial["examples"], trial["seed"])
-    results: list[dict[str, Any]] = [{}] * trial["world"]
 
-    def program(comm: Comm, x: Float64Array) -> None:
+    def on_rank(comm: Comm) -> dict[str, Any]:
         rank = Rank(comm, trial, sentences)
         weights = script(rank)
         if weights is None:
             raise InvalidArgument("weights", weights, "a list of arrays: is a return missing?")
-        results[rank.number] = {"read": rank.read, "weights": [np.array(each, float) for each in weights]}
+        return {"read": rank.read, "weights": [np.array(each, float) for each in weights]}
 
-    run(program, [np.empty(0)] * trial["world"])
-    return results
+    return call_on_ranks(on_rank, trial["world"])

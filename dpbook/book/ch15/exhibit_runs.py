@@ -19,15 +19,7 @@ from typing import Any
 from dpbook.book.ch15.collection import SCRIPT, Exhibit
 from dpbook.core import PACKAGE
 from dpbook.ranks import start
-from dpbook.runs.audit import (
-    CheckResult,
-    Finding,
-    RunJournals,
-    judge_run,
-    passed,
-    read_journals,
-    resume_findings,
-)
+from dpbook.runs.audit import CheckResult, Finding, RunJournals, judge_run, passed, read_journals, resume_findings
 
 OUTPUT_FILE = "output-{}.txt"
 """File of a rank's standard output, in the folder of its script."""
@@ -37,6 +29,8 @@ OWN_PROCESSES = ("launch", "preflight")
 """Tools that run a script in processes of its own."""
 TIMEOUT_SECONDS = 600.0
 LAUNCH_PREFIX = "dpbook launch: "
+MESSAGES = LAUNCH_PREFIX, "problem: "
+"""Beginnings of the messages of a launch, and of those of a preflight."""
 Lines = tuple[Finding, ...]
 
 
@@ -68,10 +62,10 @@ def watched(jobs: Sequence[ScriptJob], world: int) -> Iterator[list[RunJournals]
         ]
 
 
-def printed(run: RunJournals, rank: int = 0) -> str:
-    """Return what a rank printed."""
+def printed(run: RunJournals) -> str:
+    """Return what rank 0 printed."""
     assert run.folder is not None
-    return (run.folder / OUTPUT_FILE.format(rank)).read_text(encoding="utf-8")
+    return (run.folder / OUTPUT_FILE.format(0)).read_text(encoding="utf-8")
 
 
 def _first_error(errors: Sequence[str]) -> str:
@@ -170,7 +164,7 @@ def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
             text=True, timeout=300,
         )  # fmt: skip
     output = child.stderr if exhibit.tool == "launch" else child.stdout
-    lines = [text.removeprefix(LAUNCH_PREFIX) for text in output.splitlines() if _is_message(text)]
+    lines = [text.removeprefix(LAUNCH_PREFIX) for text in output.splitlines() if text.startswith(MESSAGES)]
     messages = [text for text in lines if not text.startswith("warning: ")]
     if child.returncode and not messages:
         messages = [f"exit status {child.returncode}"]
@@ -178,18 +172,14 @@ def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
     return Finding(exhibit.tool, "the run ends well", result)
 
 
-def _is_message(line: str) -> bool:
-    return line.startswith((LAUNCH_PREFIX, "problem: "))
-
-
 def bad(lines: Iterable[Finding]) -> list[Finding]:
     """Return the findings that fail or warn, in their order."""
     return [line for line in lines if line.result.status in ("FAIL", "WARN")]
 
 
-def print_findings(lines: Lines, *, most: int = 3) -> None:
-    """Print the first findings that fail or warn, with their places; or that there are none."""
-    for line in bad(lines)[:most]:
+def print_findings(lines: Lines) -> None:
+    """Print the first three findings that fail or warn, with their places; or that there are none."""
+    for line in bad(lines)[:3]:
         result = line.result
         cause = f"follows from {line.because}: " if line.because else ""
         message = result.message.splitlines()[0].partition("; relative error")[0]  # its last digits are the machine's

@@ -61,8 +61,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Map words (sentences, words) to scores (sentences, words, 20)."""
-        scores: torch.Tensor = self.head(self.embed(words))
-        return scores
+        return self.head(self.embed(words))
 
 
 class TwoTasks(nn.Module):  # type: ignore[misc]
@@ -75,5 +74,4 @@ class TwoTasks(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor, second: bool = False) -> torch.Tensor:
         """Map points (points, 8) to scores (points, 4)."""
-        scores: torch.Tensor = (self.second if second else self.first)(self.body(x).relu())
-        return scores
+        return (self.second if second else self.first)(self.body(x).relu())

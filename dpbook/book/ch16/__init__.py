@@ -19,6 +19,6 @@ from dpbook.book.ch16.sending import SHAPES, Drawn, Largest, Multiples, Setting,
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
-    from dpbook.book.ch16.hooks import Trained, refusal, train_all
+    from dpbook.book.ch16.hooks import Trained, train_all
 
-__getattr__ = lazy_exports(__name__, Trained="hooks", refusal="hooks", train_all="hooks")
+__getattr__ = lazy_exports(__name__, Trained="hooks", train_all="hooks")

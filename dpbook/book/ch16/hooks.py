@@ -51,9 +51,9 @@ class Trained:
     accuracy: float = 0.0
 
 
-def train_all(world: int, settings: Mapping[str, Setting], timeout: float = 180.0) -> dict[str, list[Trained]]:
+def train_all(world: int, settings: Mapping[str, Setting]) -> dict[str, list[Trained]]:
     """Train with each setting on ``world`` real ranks (gloo), started once; return every rank's record by setting."""
-    ranks = start(_train_each, [(dict(settings),)] * world, timeout=timeout)
+    ranks = start(_train_each, [(dict(settings),)] * world, timeout=180.0)
     return {name: [rank[name] for rank in ranks] for name in settings}
 
 
@@ -132,15 +132,6 @@ def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Opti
 def unchecked_bf16_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Call torch's bf16 hook, which DDP refuses by its name where torch was built without CUDA; gloo can add bf16."""
     return default_hooks.bf16_compress_hook(group, bucket)
-
-
-def refusal() -> str:
-    """Return the error with which DDP refuses torch's bf16 hook on this rank; "" if DDP accepts it."""
-    try:
-        DistributedDataParallel(nn.Linear(2, 2)).register_comm_hook(None, default_hooks.bf16_compress_hook)
-    except TypeError as error:
-        return str(error)
-    return ""
 
 
 @contextmanager

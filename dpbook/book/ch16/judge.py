@@ -129,15 +129,11 @@ def _whole(rng: np.random.Generator, world: int, size: int, most: int = 1000) ->
     return whole
 
 
-def _compressed(rng: np.random.Generator, size: int) -> Iterator[tuple[str, Settings]]:
-    yield "Largest", (int(rng.integers(1, size + 1)),)
-    yield "Multiples", (int(rng.choice([64, 128, 512])),)
-
-
 def sends(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         size = int(rng.integers(3, 12))
-        for name, settings in (*_compressed(rng, size), ("Largest", (1,))):
+        k, unit = int(rng.integers(1, size + 1)), int(rng.choice([64, 128, 512]))
+        for name, settings in (("Largest", (k,)), ("Multiples", (unit,)), ("Largest", (1,))):
             owed, residual = _whole(rng, world, size), _whole(rng, world, size)
             compress = COMPRESSORS[name](*settings)
             where = f"{plural(world, 'rank')}, {compress}"

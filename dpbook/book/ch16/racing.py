@@ -83,8 +83,7 @@ class Raced:
     @property
     def bytes(self) -> Array:
         """Bytes sent until each evaluation, (evaluations,)."""
-        total: Array = self.sent.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
-        return total
+        return self.sent.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
 
     def clock(self, link: Link, scale: float = 1.0) -> Array:
         """Return the seconds until each evaluation, (evaluations,), over ``link``.
@@ -94,8 +93,7 @@ class Raced:
         """
         messages = self.rounds * link.latency + scale * self.sent / link.bandwidth
         steps = np.maximum(messages, self.entry.seconds) if self.entry.late else messages + self.entry.seconds
-        total: Array = steps.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
-        return total
+        return steps.cumsum()[EVALUATION_STEPS - 1 :: EVALUATION_STEPS]
 
     def first(self, spent: Array, goal: float) -> float:
         """Return what was ``spent`` until the first evaluation with a test loss of at most ``goal``; else infinity."""
@@ -194,7 +192,7 @@ def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up
         axes.tick_params(axis="x", which="minor", length=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     ends = "; ".join(f"{name}: {values[0]:.2g} to {values[-1]:.2g}" for name, values in series.items())
-    return finish(figure, f"{title}. {up} by {across}, from {x[0]:.3g} to {x[-1]:.3g}. {ends}.")
+    return finish(figure, f"{up} by {across}, from {x[0]:.3g} to {x[-1]:.3g}. {ends}.")
 
 
 @in_style
@@ -224,7 +222,7 @@ def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
     axes.set_xticks([10, 100, 1_000, 10_000], labels=["10", "100", "1,000", "10,000"])
     axes.minorticks_off()
     times = [f"{name} {seconds_in_words(at) if np.isfinite(at) else 'never'}" for name, at in firsts.items()]
-    return finish(figure, f"{title}. Test loss against simulated time. When each is at {GOAL:g}: {', '.join(times)}.")
+    return finish(figure, f"Test loss against simulated time. When each is at {GOAL:g}: {', '.join(times)}.")
 
 
 def explore_race(races: Mapping[int, Mapping[str, Raced]], scale: float, start: str) -> Explorer:
@@ -244,11 +242,11 @@ PERIOD = ", H = "
 """What stands between a method's name and its period, in the names of entries that run with several periods."""
 
 
-def period_for(runs: Mapping[str, Raced], link: Link, scale: float, share: float = 0.1) -> int:
-    """Return the period of the entries nearest to the one at which a meeting costs ``share`` of the computation."""
+def period_for(runs: Mapping[str, Raced], link: Link, scale: float) -> int:
+    """Return the period of the entries nearest to the one at which a meeting costs a tenth of the computation."""
     exact = runs["exact"]
     meeting = exact.rounds[0] * link.alpha + scale * exact.sent[0] * link.beta
-    wanted = np.log(meeting / (share * exact.entry.seconds))
+    wanted = np.log(meeting / (0.1 * exact.entry.seconds))
     periods = {int(name.partition(PERIOD)[2]) for name in runs if PERIOD in name}
     return min(sorted(periods), key=lambda period: abs(np.log(period) - wanted))
 

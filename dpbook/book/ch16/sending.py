@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_float, check_int, check_one_of
+from dpbook.core import InvalidArgument, check_int, check_one_of
 from dpbook.replicas import Array
 
 METHODS = ("exact", "fp16", "bf16", "powersgd", "local")
@@ -45,12 +45,6 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_one_of("method", self.method, METHODS)
-        for name in ("steps", "batch", "rank", "every", "group"):
-            check_int(name, getattr(self, name), 1)
-        check_int("begin", self.begin, 0)
-        check_float("lr", self.lr, above=0)
-        check_float("least", self.least, above=0)
-        check_float("momentum", self.momentum, minimum=0)
         if self.method == "powersgd" and (self.feedback or self.warm) and self.begin < 2:
             raise InvalidArgument("begin", self.begin, "at least 2: DDP rebuilds its buckets after the first step")
 
@@ -69,13 +63,13 @@ def powersgd_elements(shapes: Sequence[Sequence[int]], rank: int, least: float =
     return total
 
 
-def payload(setting: Setting, shapes: Sequence[Sequence[int]] = SHAPES) -> Bytes:
+def payload(setting: Setting) -> Bytes:
     """Return the bytes that each rank hands to all-reduces, step by step."""
-    with_all, in_group = _payloads(setting, shapes)
+    with_all, in_group = _payloads(setting)
     return with_all + in_group
 
 
-def wire(setting: Setting, world: int, shapes: Sequence[Sequence[int]] = SHAPES) -> Bytes:
+def wire(setting: Setting, world: int) -> Bytes:
     """Return the bytes that ``world`` ranks send together, step by step, without headers.
 
     In a ring of N, each rank sends 2(N − 1)/N · n of n bytes. Raises `InvalidArgument` unless the ranks make whole
@@ -84,16 +78,16 @@ def wire(setting: Setting, world: int, shapes: Sequence[Sequence[int]] = SHAPES)
     group = setting.group
     if check_int("world", world, 1) % group:
         raise InvalidArgument("world", world, f"a multiple of {group}, the ranks of a group")
-    with_all, in_group = _payloads(setting, shapes)
+    with_all, in_group = _payloads(setting)
     return 2 * (world - 1) * with_all + world // group * 2 * (group - 1) * in_group
 
 
-def _payloads(setting: Setting, shapes: Sequence[Sequence[int]]) -> tuple[Bytes, Bytes]:
+def _payloads(setting: Setting) -> tuple[Bytes, Bytes]:
     """Return the bytes that a rank hands to all-reduces of all ranks, and of its group."""
-    everything, late = sum(map(prod, shapes)), np.arange(setting.steps) - setting.begin
+    everything, late = sum(map(prod, SHAPES)), np.arange(setting.steps) - setting.begin
     with_all, in_group = np.full(setting.steps, everything), np.zeros(setting.steps, np.int64)
     if setting.method == "powersgd":
-        with_all[late >= 0] = powersgd_elements(shapes, setting.rank, setting.least)
+        with_all[late >= 0] = powersgd_elements(SHAPES, setting.rank, setting.least)
     if setting.method == "local":
         with_all[(late >= 0) & (late % setting.every > 0)] = 0
         in_group[late >= 0] = everything * (setting.group > 1)
@@ -128,8 +122,7 @@ class Multiples:
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
-        rounded: Array = self.unit * np.rint(vector / self.unit)
-        return rounded
+        return self.unit * np.rint(vector / self.unit)
 
 
 @dataclass

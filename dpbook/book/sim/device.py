@@ -27,7 +27,7 @@ NAME = "stand-in accelerator"
 def module() -> ModuleType:
     """Return the module for `torch.get_device_module("sim")`, with the interface of `torch.cuda`."""
     sim = ModuleType("torch.sim")
-    for name, value in (_streams() | _memory() | _random() | _state()).items():
+    for name, value in (_streams() | _memory() | _state()).items():
         setattr(sim, name, value)
     return sim
 
@@ -64,15 +64,6 @@ def _memory() -> dict[str, Any]:
     }
 
 
-def _random() -> dict[str, Any]:
-    return {
-        "manual_seed": kernels.manual_seed,
-        "manual_seed_all": kernels.manual_seed,
-        "get_rng_state": kernels.get_rng_state,
-        "set_rng_state": kernels.set_rng_state,
-    }
-
-
 def _state() -> dict[str, Any]:
     properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
     return {
@@ -86,6 +77,10 @@ def _state() -> dict[str, Any]:
         "get_device_name": lambda device=None: NAME,
         "get_device_properties": lambda device=None: properties,
         "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+        "manual_seed": kernels.manual_seed,
+        "manual_seed_all": kernels.manual_seed,
+        "get_rng_state": kernels.get_rng_state,
+        "set_rng_state": kernels.set_rng_state,
     }
 
 
@@ -155,11 +150,12 @@ BEFORE_TORCHS = 19
 def adapt_modules_and_storages() -> None:
     """Let `Module.to` keep each Parameter object, as it does for CUDA, and `torch.load` bring tensors to the device."""
     nn.Module._apply = _swap_parameters(nn.Module._apply)
-    torch.UntypedStorage.data_ptr = _with_address(torch.UntypedStorage.data_ptr)
-    torch.UntypedStorage.cpu = _copied(torch.UntypedStorage.cpu)
     torch.Tensor.pin_memory = lambda self, device=None: self.clone()  # pinning copies, as on other devices
-    torch.UntypedStorage.resize_ = _resized(torch.UntypedStorage.resize_)
-    torch.UntypedStorage.size = torch.UntypedStorage.nbytes = _measured(torch.UntypedStorage.nbytes)
+    storage = torch.UntypedStorage
+    storage.data_ptr = _for_device(storage.data_ptr, _address)
+    storage.cpu = _for_device(storage.cpu, _copied)
+    storage.resize_ = _for_device(storage.resize_, _resize)
+    storage.size = storage.nbytes = _for_device(storage.nbytes, lambda ours: ours.block.requested)
     torch.serialization.register_package(BEFORE_TORCHS, _location_tag, _restore_on_device)
 
 
@@ -182,35 +178,25 @@ def _swap_parameters(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module
     return applied
 
 
-def _with_address(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Return `data_ptr` with an address for this device; `torch.save` needs it to write shared memory once."""
-    return lambda self: data_ptr(self.block.bytes if _location_tag(self) else self)
+def _for_device(method: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of storages that calls ``ours`` for those of this device."""
+    return lambda storage, *args: (ours if _location_tag(storage) else method)(storage, *args)
 
 
-def _copied(cpu: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def to_cpu(self: Any) -> Any:
-        if not _location_tag(self):
-            return cpu(self)
-        synchronize()
-        return torch.UntypedStorage(self.nbytes()).copy_(self.block.bytes[: self.nbytes()])
-
-    return to_cpu
+def _address(storage: Any) -> int:
+    """Return the address of the bytes, with which `torch.save` writes shared memory once."""
+    return int(storage.block.bytes.data_ptr())
 
 
-def _resized(resize: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `resize_` for this device: tensors stay and get new memory. Unlike on other devices, values are lost."""
-
-    def resized(self: Any, nbytes: int) -> Any:
-        if not _location_tag(self):
-            return resize(self, nbytes)
-        self.block = StorageBlock(nbytes)
-        return self
-
-    return resized
+def _copied(storage: Any) -> Any:
+    synchronize()
+    return torch.UntypedStorage(storage.nbytes()).copy_(storage.block.bytes[: storage.nbytes()])
 
 
-def _measured(nbytes: Callable[[Any], int]) -> Callable[[Any], int]:
-    return lambda self: self.block.requested if _location_tag(self) else nbytes(self)
+def _resize(storage: Any, nbytes: int) -> Any:
+    """Give a storage new memory; its tensors stay. Unlike on other devices, values are lost."""
+    storage.block = StorageBlock(nbytes)
+    return storage
 
 
 def _location_tag(storage: Any) -> str | None:

@@ -8,7 +8,7 @@ Reference" of its documentation), as far as the book's models need them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -184,10 +184,10 @@ def register_operations(library: Any) -> None:
     library.impl("resize_", _resize)
     library.impl("_copy_from", copy_from)
     library.impl("_to_copy", _to_copy)
-    library.impl("record_stream", _record_stream)
+    library.impl("record_stream", lambda tensor, stream: lend(tensor, Stream.all[stream.stream_id]))
     library.impl("native_dropout", _dropout)
     library.impl("native_layer_norm_backward", _layer_norm_backward)
-    library.impl("convolution_overrideable", _convolution)
+    library.impl("convolution_overrideable", partial(launch, aten.convolution.default))
     library.impl("convolution_backward_overrideable", _convolution_backward)
 
 
@@ -226,10 +226,6 @@ def _to_copy(tensor: torch.Tensor, *, device: Any = None, non_blocking: bool = F
     return host
 
 
-def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
-    lend(tensor, Stream.all[stream.stream_id])
-
-
 def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Implement dropout with the device's generator; the CPU's operation would use the host's."""
     dropping = p > 0 and train is not False
@@ -241,10 +237,6 @@ def _layer_norm_backward(gradient: Any, inputs: Any, shape: Any, mean: Any, rstd
     """Implement it with means in the dtype of the weights, as the CPU has them; a GPU keeps them in float32."""
     means = [x.to(inputs.dtype if weight is None else weight.dtype) for x in (mean, rstd)]
     return launch(aten.native_layer_norm_backward.default, gradient, inputs, shape, *means, weight, *more)
-
-
-def _convolution(*args: Any) -> Any:
-    return launch(aten.convolution.default, *args)
 
 
 def _convolution_backward(

@@ -156,9 +156,6 @@ class Layout(NamedTuple):
     stride: tuple[int, ...]
     dtype: torch.dtype
 
-    def on_meta(self) -> torch.Tensor:
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
-
 
 class Outcome(NamedTuple):
     """Inferred results of an operation.
@@ -207,7 +204,8 @@ def _outcome(op: Any, described: tuple[tuple[Any, Any], ...], spec: Any) -> Outc
         elif kind is None:  # a tensor of the CPU: a number, or indices
             flat.append(torch.ones(value.size, dtype=value.dtype, device="meta" if value.size else "cpu"))
         else:
-            flat.append(metas.setdefault(kind, value.on_meta()))
+            meta = torch.empty_strided(value.size, value.stride, dtype=value.dtype, device="meta")
+            flat.append(metas.setdefault(kind, meta))
     args, kwargs = tree_unflatten(flat, spec)
     try:
         returned, spec = tree_flatten(op(*args, **kwargs))

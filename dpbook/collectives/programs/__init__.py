@@ -8,3 +8,4 @@ from dpbook.collectives.programs.comm import (
     deliver,
     line_of_caller,
 )
+from dpbook.collectives.programs.spmd import call_on_ranks, exchange

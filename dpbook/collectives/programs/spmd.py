@@ -9,15 +9,17 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives.programs.comm import (
+    Comm,
     Op,
     Program,
     check_message,
@@ -38,6 +40,27 @@ def run(program: Program, buffers: Sequence[NDArray[Any]], *, timeout: float = 3
     copies = copy_buffers(buffers)
     World(program, copies, timeout).run()
     return copies
+
+
+def call_on_ranks(function: Callable[[Comm], Any], world: int) -> list[Any]:
+    """Call ``function(comm)`` on each rank of a world and return what each returned. Raises the errors of `run`."""
+    results: list[Any] = [None] * world
+
+    def program(comm: Comm, x: NDArray[Any]) -> None:
+        results[comm.rank] = function(comm)
+
+    run(program, [np.empty(0)] * world)
+    return results
+
+
+def exchange(comm: Comm, array: NDArray[Any]) -> list[NDArray[Any]]:
+    """Send a 1-D array to all other ranks, and return the arrays of all ranks, which have one length and dtype."""
+    arrays = [np.empty_like(array) for _ in range(comm.world_size)]
+    arrays[comm.rank][:] = array
+    for shift in range(1, comm.world_size):
+        to, source = (comm.rank + shift) % comm.world_size, (comm.rank - shift) % comm.world_size
+        comm.sendrecv(arrays[comm.rank], to, arrays[source], source)
+    return arrays
 
 
 @dataclass(eq=False)

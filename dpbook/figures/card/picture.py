@@ -103,9 +103,14 @@ class Mark(NamedTuple):
 
 
 class Card:
-    """Picture that is drawn from top to bottom: the next part below its title begins at ``y``."""
+    """Picture that is drawn from top to bottom: the next part below its title begins at ``y``.
+
+    Raises `InvalidArgument` unless ``title`` is a text that is not blank.
+    """
 
     def __init__(self, width: float, title: str, subtitle: str = "") -> None:
+        if not isinstance(title, str) or not title.strip():
+            raise InvalidArgument("title", title, "a sentence that states the finding")
         self.width, self.title = width, title
         self.body = [heading(width, title, subtitle)]
         self.y = 70.0 if subtitle else 48.0
@@ -169,9 +174,3 @@ def check_named(name: str, value: object, most: int, kind: type, expected: str) 
     named = value if isinstance(value, Mapping) else {}
     if not 1 <= len(named) <= most or not all(isinstance(one, kind) for one in named.values()):
         raise InvalidArgument(name, value, expected)
-
-
-def check_title(title: object) -> None:
-    """Raise `InvalidArgument` unless ``title`` is a text that is not blank."""
-    if not isinstance(title, str) or not title.strip():
-        raise InvalidArgument("title", title, "a sentence that states the finding")

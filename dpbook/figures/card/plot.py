@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import palette
-from dpbook.figures.card.picture import Card, Picture, check_title
+from dpbook.core import InvalidArgument, palette
+from dpbook.figures.card.picture import Card, Picture
 from dpbook.figures.card.svg import MARGIN
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def blank_figure(title: str, height: float = HEIGHT) -> Figure:
     """Return a figure without axes, ``height`` pixels high. Raises `InvalidArgument` unless ``title`` is a text."""
     from matplotlib.figure import Figure
 
-    check_title(title)
     figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, layout="constrained")
-    figure.set_label(title)  # `finish` writes it at the head of the card
+    figure.set_label(Card(WIDTH, title).title)  # a card checks it, and `finish` draws it on one
     return figure
 
 
@@ -87,14 +86,19 @@ def new_figure(title: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
 
 
 def draw_lines(axes: Axes, series: Mapping[str, NDArray[Any]], x: NDArray[Any] | None = None, **settings: Any) -> None:
-    """Draw each named series in one of `LINES` over ``x`` (default: steps from 1)."""
+    """Draw each named series in one of `LINES` over ``x`` (default: steps from 1).
+
+    Raises `InvalidArgument` unless there are 1 to 4 of them.
+    """
+    if not 1 <= len(series) <= len(LINES):
+        raise InvalidArgument("series", series, f"1 to {len(LINES)} series by name")
     for (name, values), (colour, dashes, width) in zip(series.items(), LINES, strict=False):
         steps = np.arange(1, len(values) + 1) if x is None else x
         axes.plot(steps, values, dashes, color=colour, linewidth=width, label=name, **settings)
 
 
 def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
-    """Return the finished plot; ``alt`` says what it shows.
+    """Return the finished plot. Its alternative text is the title followed by ``alt``, which says what it shows.
 
     The label of a vertical axis stands above it. Two or more labelled things make a legend under the title. Set
     ``varies`` for errors of rounding, which differ between processors: validation then compares ``alt`` alone.
@@ -108,4 +112,4 @@ def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
     if len(marks := legend_marks(figure)) > 1:
         card.legend(marks)
     card.add(*render(figure, card.y))
-    return Picture(WIDTH, card.y + figure.bbox.height, card.body, alt, varies=varies)
+    return Picture(WIDTH, card.y + figure.bbox.height, card.body, f"{card.title}. {alt}", varies=varies)

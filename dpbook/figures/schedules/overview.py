@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dpbook.collectives import Schedule, Traffic, count
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette, plural
-from dpbook.figures.card.picture import Card, Mark, Picture, box, check_title
+from dpbook.figures.card.picture import Card, Mark, Picture, box
 from dpbook.figures.card.svg import MARGIN, Point, arrow, aside, circle, line, number, rect, text, towards
 from dpbook.figures.schedules.states import Kind, State, describe_message, kind_name, replay, schedule_name, sentence
 from dpbook.figures.schedules.table import EDGE, FILL, badge
@@ -167,7 +167,6 @@ def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
         raise InvalidArgument("mesh", mesh, f"a Mesh of at most {MAX_MESH_RANKS} ranks and {MAX_DIMENSIONS} dimensions")
     check_int("per_node", per_node, 1)
     check_int("rank", rank, 0, mesh.world - 1)
-    check_title(title)
     width = min(CELL_WIDTH, (1000 - MESH_LEFT - MESH_RIGHT) / mesh.world)
     places = [MESH_LEFT + r * width + r // per_node * NODE_GAP for r in range(mesh.world)]
     right = places[-1] + width
@@ -207,17 +206,10 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
     ]
     for r, x in enumerate(places):
         marked, middle = letter[r] == letter[rank], x + width / 2
+        ink = palette.INK if marked else palette.MUTED
         parts += [
             box(x + 2, y, width - 4, CELL_HEIGHT, palette.COMMUNICATION if marked else None, 0.3, r == rank),
             text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank),
-            text(
-                middle,
-                y + 32,
-                letter[r],
-                11,
-                anchor="middle",
-                bold=marked,
-                fill=palette.INK if marked else palette.MUTED,
-            ),
+            text(middle, y + 32, letter[r], 11, anchor="middle", bold=marked, fill=ink),
         ]
     return parts

@@ -1,11 +1,3 @@
 """Pictures of a training step: timelines, buckets, memory, and the time that overlap saves."""
 
-from dpbook.figures.steps.timelines import (
-    CONTENT_FILLS,
-    MOST_TIMELINES,
-    check_timelines,
-    draw_memory_until,
-    draw_until,
-    from_zero,
-    until,
-)
+from dpbook.figures.steps.timelines import CONTENT_FILLS, MOST_TIMELINES, draw_memory_until, draw_until, from_zero

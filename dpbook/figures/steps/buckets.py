@@ -120,7 +120,7 @@ def cap_sweep(sweep: CapSweep, title: str) -> Picture:
     axes.set_ylim(0, 1.1e3 * float(sweep.durations.max()))
     low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
     tried, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
-    return finish(figure, f"{title}. Step time over {tried} from {low} to {high}; the shortest, {least}, is at {best}.")
+    return finish(figure, f"Step time over {tried} from {low} to {high}; the shortest, {least}, is at {best}.")
 
 
 def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
@@ -129,7 +129,7 @@ def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
     The meters count computation, communication, and exposed communication so far. Raises
     `InvalidArgument`.
     """
-    check_timelines({"step": timeline}, "step", rank)
+    check_timelines({"step": timeline}, rank)
     step = from_zero(timeline, rank)
     moments = [0.0, *sorted({span.end for span in step.spans if span.duration > 0} | {step.end})]
 

@@ -1,14 +1,15 @@
-"""Timelines above each other on one axis of time, with exposed communication and, for sharded steps, memory below."""
+"""Timelines above each other on one axis of time, also as a race, and for sharded steps with their memory below."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
 
-from dpbook.core import InvalidArgument, bytes_in_words, check_int, check_type, milliseconds, palette, plural
+from dpbook.core import InvalidArgument, bytes_in_words, milliseconds, palette, plural
 from dpbook.figures.card.axes import Scale
-from dpbook.figures.card.picture import Card, Mark, Picture, check_named, check_title, ticks
+from dpbook.figures.card.picture import Card, Mark, Picture, check_named, ticks
 from dpbook.figures.card.svg import MARGIN, aside, cut, element, number, rect, text, text_width
+from dpbook.figures.card.viewer import Viewer
 from dpbook.figures.steps.lanes import (
     FILLS,
     LEFT,
@@ -58,7 +59,7 @@ def draw_timelines(timelines: Mapping[str, Timeline] | Timeline, title: str, *, 
     is computed. Raises `InvalidArgument`.
     """
     named = {"step": timelines} if isinstance(timelines, Timeline) else timelines
-    check_timelines(named, title, rank)
+    check_timelines(named, rank)
     return draw_until({name: from_zero(timeline, rank) for name, timeline in named.items()}, title)
 
 
@@ -71,17 +72,13 @@ def draw_ranks(timeline: Timeline, title: str) -> Picture:
     if not 1 <= len(ranks) <= MOST_TIMELINES:
         value = plural(len(ranks), "rank") if isinstance(timeline, Timeline) else timeline
         raise InvalidArgument("timeline", value, f"a Timeline of 1 to {MOST_TIMELINES} ranks")
-    check_timelines({"step": timeline}, title, ranks[0])
     return draw_until({f"rank {rank}": from_zero(timeline, rank) for rank in ranks}, title)
 
 
-def check_timelines(named: Mapping[str, Timeline], title: str, rank: int) -> None:
+def check_timelines(named: Mapping[str, Timeline], rank: int) -> None:
     """Raise `InvalidArgument` unless ``rank`` of 1 to 8 named timelines can be drawn."""
-    check_title(title)
-    check_int("rank", rank, 0)
-    check_named("timelines", named, MOST_TIMELINES, object, f"a Timeline, or 1 to {MOST_TIMELINES} of them by name")
+    check_named("timelines", named, MOST_TIMELINES, Timeline, f"a Timeline, or 1 to {MOST_TIMELINES} of them by name")
     for name, timeline in named.items():
-        check_type(f"timelines[{name!r}]", timeline, Timeline, "a Timeline")
         if rank not in timeline.ranks:
             raise InvalidArgument("rank", rank, f"one of the ranks of {name}: {timeline.ranks}")
 
@@ -221,16 +218,63 @@ def _lines(meters: str) -> list[str]:
     return lines
 
 
+MOMENTS = 24
+"""Pictures of a race, at equal intervals of time."""
+MOMENT_SECONDS = 0.25
+"""Seconds for each picture."""
+
+
+def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
+    """Play 2 to 8 timelines, by name, on one clock, each with its meters; the last picture names the winner.
+
+    The meters show the elapsed part of the step, the share of that time with computation (utilisation), and the share
+    of the communication so far that computation has hidden. Raises `InvalidArgument`.
+    """
+    check_timelines(timelines, rank)
+    runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
+    longest = max(timeline.end for timeline in runners.values())
+
+    def draw(after: int) -> Picture:
+        now = longest * after / MOMENTS if after < MOMENTS else longest
+
+        def note(timeline: Timeline) -> str:
+            whole = milliseconds(timeline.end)
+            return f"finished after {whole}" if timeline.end <= now else f"{milliseconds(now)} of {whole}"
+
+        def gauges(timeline: Timeline) -> Mapping[str, float]:
+            so_far = until(timeline, min(now, timeline.end))
+            utilised = so_far.busy("computation") / so_far.duration if so_far.duration else 0.0
+            return {"utilisation": utilised, "hidden": so_far.overlap()}
+
+        title = _result(runners) if after == MOMENTS else _standing(runners, now)
+        return draw_until(runners, title, now, note=note, gauges=gauges)
+
+    return Viewer(draw, MOMENTS, "moment", pace=MOMENT_SECONDS)
+
+
+def _standing(runners: Mapping[str, Timeline], now: float) -> str:
+    if now == 0:
+        return f"{', '.join(runners)}: one step each, on one clock"
+    finished = [name for name, timeline in runners.items() if timeline.end <= now]
+    return f"After {milliseconds(now)}: {' and '.join(finished) + ' finished' if finished else 'all are running'}"
+
+
+def _result(runners: Mapping[str, Timeline]) -> str:
+    order = sorted(runners, key=lambda name: runners[name].end)
+    first, last = runners[order[0]].end, runners[order[-1]].end
+    if milliseconds(first) == milliseconds(last):
+        return f"All finished after {milliseconds(first)}"
+    saved = f"{1 - first / last:.0%} less than {order[-1]}"
+    return f"First: {order[0]} with {milliseconds(first)}, {saved} ({milliseconds(last)})"
+
+
 def draw_memory(steps: Mapping[str, ShardedStep] | ShardedStep, title: str) -> Picture:
     """Draw the lanes of up to 4 steps by name, and below each the memory that is alive, all on the same axes.
 
     ``title`` states the finding. Raises `InvalidArgument`.
     """
-    check_title(title)
     named = {"step": steps} if isinstance(steps, ShardedStep) else steps
-    check_named("steps", named, MOST_STEPS, object, f"a ShardedStep, or 1 to {MOST_STEPS} of them by name")
-    for name, step in named.items():
-        check_type(f"steps[{name!r}]", step, ShardedStep, "a ShardedStep, as overlap.simulate_sharded returns it")
+    check_named("steps", named, MOST_STEPS, ShardedStep, f"a ShardedStep, or 1 to {MOST_STEPS} of them by name")
     return draw_memory_until(named, title)
 
 

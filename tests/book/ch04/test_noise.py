@@ -117,13 +117,6 @@ def test_smoothing_averages_signal_and_noise_not_their_quotients():
     assert np.mean([each.scale for each in estimates]) < 0  # which no batch size can be
 
 
-def test_decay_forgets():
-    *_, last = smooth([NoiseScale(1.0, 8.0), NoiseScale(4.0, 2.0)], decay=0.5)
-    assert last == NoiseScale((0.5 * 1 + 4) / 1.5, (0.5 * 8 + 2) / 1.5)
-    constant = smooth([NoiseScale(2.0, 6.0)] * 50, decay=0.9)
-    assert all(each.scale == pytest.approx(3) for each in constant)  # no pull towards 0 at the beginning
-
-
 def test_scale_without_signal_is_infinite():
     assert NoiseScale(0.0, 1.0).scale == float("inf")
 
@@ -164,11 +157,4 @@ test_bad_input_is_named = refuses(
     (lambda: noise_scale(np.ones((1, 3)), 4), "gradients"),
     (lambda: noise_scale(np.ones(3), 4), "gradients"),
     (lambda: noise_scale(np.ones((2, 3)), 0), "local_batch"),
-    (lambda: next(smooth([], 0)), "decay"),
-    (lambda: next(smooth([], 1.5)), "decay"),
-    (lambda: example_gradients(MLP(3, 2), np.zeros(11), X[:0], Y[:0]), "x"),
-    (lambda: variance_by_batch(np.ones(3), [1]), "gradients"),
-    (lambda: variance_by_batch(np.ones((0, 3)), [1]), "gradients"),
-    (lambda: variance_by_batch(np.ones((2, 3)), [0]), "batches"),
-    (lambda: variance_by_batch(np.ones((2, 3)), [1], draws=1), "draws"),
 )

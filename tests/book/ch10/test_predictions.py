@@ -33,10 +33,5 @@ def test_each_link_has_its_colour():
 
 
 test_bad_arguments_are_named = refuses(
-    (lambda: ch10.step_prediction({}, "x"), "record"),
     (lambda: ch10.step_prediction(RECORD, " "), "title"),
-    (lambda: ch10.step_bars({}, "x"), "links"),
-    (lambda: ch10.step_bars({"a": {}}, "x"), "links"),
-    (lambda: ch10.step_bars({"a": EMULATED, "b": {"local": (1.0,)}}, "x"), "links"),
-    (lambda: ch10.step_bars(dict.fromkeys("abc", EMULATED), "x"), "links"),
 )

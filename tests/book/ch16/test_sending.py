@@ -56,9 +56,6 @@ def test_a_ring_in_each_group_and_one_of_all():
 
 test_what_torch_would_refuse_is_refused_before = refuses(
     (lambda: Setting("fp8"), "method must be one of exact, fp16"),
-    (lambda: Setting(every=0), "every must be"),
-    (lambda: Setting(momentum=-1), "momentum must be"),
-    (lambda: Setting("powersgd", least=0), "least must be"),
     (lambda: Setting("powersgd", begin=1), "begin must be at least 2"),
     (lambda: wire(Setting("local", group=2), 3), "world must be a multiple of 2"),
 )

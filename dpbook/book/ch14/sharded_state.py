@@ -1,18 +1,18 @@
-"""Checks of task 14.4: the norm of a gradient that is sharded, and the gradient clipped by it."""
+"""Checks of tasks 14.4 and 14.5: the norm of a sharded gradient, and a checkpoint of N ranks, cut anew for M."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpbook.book.ch14 import units
-from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_number
-from dpbook.collectives import Comm, run
+from dpbook.book.ch14.units import Array
+from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number
+from dpbook.collectives import Comm
+from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import plural
 
-Array = NDArray[Any]
+# 14.4: the norm of a gradient that is sharded, and the gradient clipped by it
 
 
 def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list[int], limit: float) -> list[Any]:
@@ -20,20 +20,18 @@ def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list
 
     The answer gets a copy of the list of pieces: an array that it puts there changes nothing of the rank's.
     """
-    results: list[Any] = [None] * len(pieces)
 
-    def program(comm: Comm, x: Array) -> None:
+    def on_rank(comm: Comm) -> tuple[Any, list[Array], int]:
         calls = []
 
         def all_reduce(number: float) -> float:
             calls.append(number)
-            return float(np.sum(units.exchange(comm, np.array([float(number)]))))
+            return float(np.sum(exchange(comm, np.array([float(number)]))))
 
         mine = pieces[comm.rank]
-        results[comm.rank] = answer(list(mine), copies, limit, all_reduce), mine, len(calls)
+        return answer(list(mine), copies, limit, all_reduce), mine, len(calls)
 
-    run(program, [np.empty(0)] * len(pieces))
-    return results
+    return call_on_ranks(on_rank, len(pieces))
 
 
 def _gradients(rng: np.random.Generator, world: int) -> tuple[list[list[Array]], list[int], list[Array]]:
@@ -84,3 +82,53 @@ def _judge_clipped(
             bound = 0.0 if factor == 1 else 1e-3 * abs(exact) + 1e-6
             expect_equal(str(before.dtype), str(after.dtype), f"{place}, dtype of piece {k}")
             expect_close(exact, after.astype(float), bound, f"{place}, piece {k}")
+
+
+# 14.5: a checkpoint of N ranks, cut anew for M
+
+State = dict[str, Any]
+KINDS = {"weight": "float16", "exp_avg": "float32", "exp_avg_sq": "float32"}
+"""The arrays of a tensor and their dtypes."""
+
+
+def _cut(whole: Array, world: int, rank: int) -> Array:
+    """Return the rows of a rank: chunks of as many rows, rounded up, the last ones smaller or empty."""
+    rows = -(-len(whole) // world)
+    return whole[rank * rows : (rank + 1) * rows].copy()
+
+
+def _checkpoint(wholes: dict[str, dict[str, Array]], step: int, world: int) -> list[State]:
+    return [
+        {"step": step, "tensors": {n: {k: _cut(a, world, r) for k, a in t.items()} for n, t in wholes.items()}}
+        for r in range(world)
+    ]
+
+
+def reshards(answer: Answer, rng: np.random.Generator, *, dividing: bool) -> None:
+    """Try tensors whose rows all worlds divide, or tensors of any number of rows, some fewer than there are ranks."""
+    worlds = ((1, 4), (4, 2), (2, 4), (3, 3)) if dividing else ((3, 2), (2, 5), (5, 3), (7, 4), (1, 6), (4, 1))
+    for old, new in worlds:
+        rows = [12, 24] if dividing else [1, int(rng.integers(2, 6)), 10, int(rng.integers(6, 30))]
+        columns = [() if n % 2 else (int(rng.integers(1, 4)),) for n in range(len(rows))]
+        wholes = {
+            f"layer{n}.weight": {kind: rng.normal(size=(count, *shape)).astype(dtype) for kind, dtype in KINDS.items()}
+            for n, (count, shape) in enumerate(zip(rows, columns, strict=True))
+        }
+        step, where = int(rng.integers(1, 10_000)), f"{old} ranks to {new}, tensors of {rows} rows"
+        files = _checkpoint(wholes, step, old)
+        got = expect_items(call(answer, files, new, unchanged=True, where=where), new, f"a list of {new} files", where)
+        for rank, (right, file) in enumerate(zip(_checkpoint(wholes, step, new), got, strict=True)):
+            _judge_file(right, file, f"{where}, file of rank {rank}")
+
+
+def _judge_file(right: State, file: Any, where: str) -> None:
+    expect(isinstance(file, dict) and set(file) == set(right), 'a dict of "step" and "tensors"', f"{file}"[:80], where)
+    expect_equal(right["step"], file["step"], f"{where}, step")
+    names = file["tensors"]
+    fits = isinstance(names, dict) and set(names) == set(right["tensors"])
+    expect(fits, f"the tensors {', '.join(right['tensors'])}", f"{names}"[:80], where)
+    for name, arrays in right["tensors"].items():
+        fits = isinstance(names[name], dict) and set(names[name]) == set(KINDS)
+        expect(fits, f"the arrays {', '.join(KINDS)}", f"{names[name]}"[:80], f"{where}, {name}")
+        for kind, array in arrays.items():
+            expect_equal(array, names[name][kind], f"{where}, {name}, {kind}")
