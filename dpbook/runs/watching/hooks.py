@@ -6,7 +6,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,11 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dpbook.runs.watching.journal import Recorder
+
+try:
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+except ImportError:  # a private class, which another version of torch may lack
+    FSDPParamGroup = None
 
 
 class TrainingListener:
@@ -281,7 +286,11 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
     for module in sorted(roots, key=lambda each: _first(each, parameters)):
         for name, parameter in module.named_parameters():
             if id(parameter) not in names:
-                unique = next(each for each in _spellings(type(module).__name__, name) if each not in taken)
+                kind = type(module).__name__
+                spellings = itertools.chain(
+                    [name, f"{kind}.{name}"], (f"{kind} {k}.{name}" for k in itertools.count(2))
+                )
+                unique = next(each for each in spellings if each not in taken)
                 taken.add(unique)
                 names[id(parameter)] = unique
     for number, parameter in enumerate(parameters):
@@ -292,12 +301,3 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
 def _first(module: nn.Module, parameters: Sequence[torch.Tensor]) -> int:
     ids = _ids(module)
     return next(place for place, parameter in enumerate(parameters) if id(parameter) in ids)
-
-
-def _spellings(module: str, name: str) -> Iterator[str]:
-    yield name
-    yield f"{module}.{name}"
-    number = 2
-    while True:
-        yield f"{module} {number}.{name}"
-        number += 1

@@ -20,7 +20,6 @@ stepped     the optimizer has stepped           optimizer, update, parameters, s
 cost        after an update                     update, watching, seconds
 join        torch's Join is entered             –
 trouble     recording itself failed             error
-end         the rank ends                       how
 
 ``place`` is the line of the script: [file, line, text]. Each event is in the file at once, so a killed rank loses none.
 """
@@ -219,12 +218,11 @@ class Recorder:
             time.sleep(0.01)
         raise RecordingFinished(0)
 
-    def close(self, outcome: str) -> None:
-        """Undo every change, and write how the script ended."""
+    def close(self) -> None:
+        """Undo every change, and close the journal."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        self.note("end", how=outcome)
         self._file.close()
 
 
