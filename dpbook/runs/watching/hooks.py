@@ -55,7 +55,7 @@ class TrainingHooks:
 
     Attributes:
         wrappers: wrappers that average gradients over ranks, by id.
-        in_wrapper: whether the current forward was called by one of them.
+        in_backward: whether a backward runs: an optimizer may step in it, as soon as a gradient is complete.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -64,7 +64,7 @@ class TrainingHooks:
         self._listeners: list[TrainingListener] = []
         self._watched: dict[int, weakref.ref[nn.Module]] = {}
         self._forward = threading.local()
-        self._in_backward = False
+        self.in_backward = False
         self._ready: set[int] = set()  # optimizers that step now, whose gradients are ready
         recorder.after(nn.parallel.DistributedDataParallel, "__init__", self._wrapper_created)
         recorder.replace(nn.Module, "__call__", self._wrap_call)
@@ -81,11 +81,6 @@ class TrainingHooks:
     def in_wrapper(self) -> bool:
         """Whether a wrapper called the current forward."""
         return getattr(self._forward, "wrapper", False)
-
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward runs: an optimizer may step in it, as soon as a gradient is complete."""
-        return self._in_backward
 
     def sync(self) -> bool | None:
         """Whether a backward would be averaged now; None if no wrapper is known."""
@@ -130,7 +125,7 @@ class TrainingHooks:
         return __call__
 
     def _is_outermost(self, module: nn.Module) -> bool:
-        inside = self._in_backward or getattr(self._forward, "running", False)
+        inside = self.in_backward or getattr(self._forward, "running", False)
         return not inside and torch.is_grad_enabled() and self._watched[id(module)]() is module
 
     def _watch_call(
@@ -149,15 +144,15 @@ class TrainingHooks:
     def _wrap_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(backward)
         def watch_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._in_backward:
+            if self.in_backward:
                 return backward(tensors, *args, **kwargs)
             for listener in self._listeners:
                 listener.backward_begins(tensors, args[0] if args else kwargs.get("grad_tensors"))
-            self._in_backward = True
+            self.in_backward = True
             try:
                 return backward(tensors, *args, **kwargs)
             finally:
-                self._in_backward = False
+                self.in_backward = False
                 for listener in self._listeners:
                     listener.backward_ends()
 
@@ -283,7 +278,8 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
     """Return the parameters' names in their modules, with the class in front if two modules share a name."""
     names: dict[int, str] = {}
     taken: set[str] = set()
-    for module in sorted(roots, key=lambda each: _first(each, parameters)):
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    for module in sorted(roots, key=lambda each: min(places[known] for known in _ids(each) & places.keys())):
         for name, parameter in module.named_parameters():
             if id(parameter) not in names:
                 kind = type(module).__name__
@@ -296,8 +292,3 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
     for number, parameter in enumerate(parameters):
         names.setdefault(id(parameter), f"parameter {number} {tuple(parameter.shape)}")
     return names
-
-
-def _first(module: nn.Module, parameters: Sequence[torch.Tensor]) -> int:
-    ids = _ids(module)
-    return next(place for place, parameter in enumerate(parameters) if id(parameter) in ids)

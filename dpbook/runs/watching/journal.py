@@ -33,11 +33,11 @@ import re
 import sys
 import sysconfig
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dpbook.core import PACKAGE
@@ -228,22 +228,19 @@ class Recorder:
 
 def place() -> list[Any] | None:
     """Return the line of the script that is being executed as [file, line, text], or None."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         name = frame.f_code.co_filename
         if not name.startswith(_NOT_SCRIPT):
-            text = linecache.getline(name, frame.f_lineno).strip()
-            return [_relative(name), frame.f_lineno, text]
-        frame = frame.f_back
+            return [_relative(name), line, linecache.getline(name, line).strip()]
     return None
 
 
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in .*\n +(.+)$', re.MULTILINE)
 
 
-def place_of_error(traceback: str) -> list[Any] | None:
-    """Return the innermost line of the script in the text of a traceback, as `place` returns it."""
-    frames = [frame for frame in _FRAME.findall(traceback) if not frame[0].startswith(_NOT_SCRIPT)]
+def place_of_error(text: str) -> list[Any] | None:
+    """Return the innermost line of the script in the ``text`` of a traceback, as `place` returns it."""
+    frames = [frame for frame in _FRAME.findall(text) if not frame[0].startswith(_NOT_SCRIPT)]
     return [_relative(frames[-1][0]), int(frames[-1][1]), frames[-1][2]] if frames else None
 
 
