@@ -17,7 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpbook.core import milliseconds
-from dpbook.runs.forecast import Script, check_forecast, connection, measure_step
+from dpbook.runs.forecast import check_forecast, connection, measure_step
+from dpbook.runs.launch import Launch
 from tests.benchmarks.rows import Row, begin, show
 
 SCRIPTS = Path(__file__).parent / "forecast_scripts"
@@ -29,7 +30,7 @@ def main() -> None:
     for script in sorted(SCRIPTS.glob("*.py")):
         for world in (2, 3):
             for link in map(connection, LINKS):
-                measured = measure_step(Script((str(script),), world, updates, check=True, link=link.link))
+                measured = measure_step(Launch((str(script),), world), updates, check=True, link=link.link)
                 row = check_forecast(measured, link)
                 seconds = (measured.alone, row.forecast, row.measured, row.exposed, row.waited)
                 times = " / ".join(map(milliseconds, seconds))

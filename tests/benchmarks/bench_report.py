@@ -60,7 +60,7 @@ def step(folder: Path, *, watched: bool) -> tuple[float, float]:
         return median(clock), median(cpu)
     finally:
         if recorder is not None:
-            recorder.close("ended")
+            recorder.close()
 
 
 def main() -> None:

@@ -100,7 +100,7 @@ def a_forecast_has_the_devices_moments(gpu):
             into.mkdir()
             recorder = record_moments(into, gpu.rank, gpu.world, {"updates": 100, "link": link, **options})
             train()
-            recorder.close("ended")
+            recorder.close()
             events = [event for event in read_journal(recorder.folder, gpu.rank) if event["kind"] == "update"]
             return [time_update(event, gpu.world) for event in events]
 
@@ -190,7 +190,7 @@ def updates_of(gpu, folder, **options):
     try:
         yield found
     finally:
-        recorder.close("ended")
+        recorder.close()
     events = read_journal(into, gpu.rank)
     assert not [event for event in events if event["kind"] == "trouble"], events
     found += [read_update(event, gpu.world) for event in events if event["kind"] == "update"]

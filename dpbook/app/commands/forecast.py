@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dpbook.runs.forecast import Connection, Script
+    from dpbook.runs.forecast import Connection
+    from dpbook.runs.launch import Launch
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, simulate, and tell."""
     from dpbook.core import InvalidArgument, check_int
-    from dpbook.runs.forecast import Script, ScriptStopped, connection
+    from dpbook.runs.forecast import ScriptStopped, connection
+    from dpbook.runs.launch import Launch
 
     if not args.script:
         raise InvalidArgument("script", "nothing", "given, as in `dpbook forecast train.py`")
@@ -67,11 +69,15 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgument("json", args.json, "a file in a folder that exists")
     if ranks and (over_nodes := [link.name for link in links if link.inside]):
         raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
-    script = Script(tuple(args.script), args.nproc, args.updates, start_timeout=args.start_timeout)
+    updates = check_int("updates", args.updates, 1)
+    spec = Launch(tuple(args.script), args.nproc, start_timeout=args.start_timeout)
     if args.measure is not None:
         links.append(_here(check_int("measure", args.measure, 2)))
     try:
-        text, data = _check(script, ranks, links) if ranks else _forecast(script, worlds, links, stages)
+        if ranks:
+            text, data = _check(spec, updates, ranks, links)
+        else:
+            text, data = _forecast(spec, updates, worlds, links, stages)
     except ScriptStopped as stopped:
         _say(str(stopped))
         return stopped.status
@@ -82,21 +88,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _forecast(
-    script: Script, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int]
+    spec: Launch, updates: int, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int]
 ) -> tuple[str, str]:
     """In words, and as JSON."""
     from dpbook.runs.forecast import as_json, forecast, format_forecast, measure_step
 
-    measured = measure_step(script, _say)
-    if measured.accumulation > 1 and script.nproc == 1:
+    measured = measure_step(spec, updates, _say)
+    if measured.accumulation > 1 and spec.nproc == 1:
         _say(f"{measured.accumulation} micro-batches in an update: looking whether two ranks share them")
-        on_two = measure_step(replace(script, nproc=2, updates=1), _say)
+        on_two = measure_step(replace(spec, nproc=2), 1, _say)
         measured = replace(measured, divided=2 * on_two.accumulation == measured.accumulation)
     rows = forecast(measured, worlds, links, stages)
     return format_forecast(measured, rows), as_json([measured], rows)
 
 
-def _check(script: Script, worlds: Sequence[int], links: Sequence[Connection]) -> tuple[str, str]:
+def _check(spec: Launch, updates: int, worlds: Sequence[int], links: Sequence[Connection]) -> tuple[str, str]:
     from dpbook.core import plural
     from dpbook.runs.forecast import as_json, check_forecast, format_checks, measure_step
 
@@ -104,9 +110,8 @@ def _check(script: Script, worlds: Sequence[int], links: Sequence[Connection]) -
     for world in worlds:
         for link in links:
             _say(f"{plural(world, 'rank')} over {link.name}")
-            measured = measure_step(
-                replace(script, nproc=world, check=True, link=None if link.fits else link.link), _say
-            )
+            emulated = None if link.fits else link.link
+            measured = measure_step(replace(spec, nproc=world), updates, _say, check=True, link=emulated)
             runs.append((measured, check_forecast(measured, link)))
     return format_checks(runs), as_json([measured for measured, _ in runs], [row for _, row in runs])
 

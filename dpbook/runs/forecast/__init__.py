@@ -3,7 +3,14 @@
 `dpbook.runs.watching` times the ranks, with torch. Everything here reads their journals, with NumPy alone.
 """
 
-from dpbook.runs.forecast.measured_step import MeasuredStep, NoForecast, Script, ScriptStopped, measure_step, read_step
+from dpbook.runs.forecast.measured_step import (
+    WARMUP_UPDATES,
+    MeasuredStep,
+    NoForecast,
+    ScriptStopped,
+    measure_step,
+    read_step,
+)
 from dpbook.runs.forecast.predictions import (
     Connection,
     ForecastCheck,

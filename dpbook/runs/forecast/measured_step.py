@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.collectives import Link
-from dpbook.core import DpbookError, check_int, listed, milliseconds, plural, temporary_folder
+from dpbook.core import DpbookError, listed, milliseconds, plural, temporary_folder
 from dpbook.overlap import Layer, Tensor
 from dpbook.runs.launch import Launch
-from dpbook.runs.watching import read_journal
+from dpbook.runs.watching import micro_batches, read_journal
 from dpbook.runs.watching.watched_launch import Reporter, launch_watched
 
 
@@ -57,32 +57,16 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
     forwards: list[float] = []
     backwards: list[float] = []
     gaps: tuple[tuple[int, float], ...] = ()
-    begun = 0.0
-    forward: float | None = None
-    ready: dict[int, float] = {}
-    synced = iter(event["synced"])
     arrivals = [ended for kind, _, ended, *_ in event["spans"] if kind == "call" and not event["own_hook"]]
-    for kind, at in event["marks"]:
-        if kind == "forward":
-            forward = at if forward is None else forward
-        elif kind == "backward":
-            begun, ready = at, {}
-        elif kind == "returned":
-            arrived = max((end for end in arrivals if begun < end <= at), default=0.0)
-            waits = next(synced) and world > 1
-            if not ready:  # a backward through parameters of no recorded optimizer
-                continue
-            forward = begun if forward is None else forward
-            other += after + forward - last  # the previous micro-batch was not the last one
-            forwards.append(begun - forward)
-            gaps = tuple(zip(ready, (b - a for a, b in pairwise([begun, *ready.values()])), strict=True))
-            last_ready = max(ready.values())
-            backwards.append(last_ready - begun)
-            after = at - max(last_ready, arrived) if arrived or not waits else 0.0
-            last, forward = at, None
-        elif isinstance(kind, int):
-            ready.pop(kind, None)  # a gradient that is added to twice is ready the last time
-            ready[kind] = at
+    for one in micro_batches(event):
+        arrived = max((end for end in arrivals if one.begun < end <= one.returned), default=0.0)
+        other += after + one.forward - last  # the previous micro-batch was not the last one
+        forwards.append(one.begun - one.forward)
+        gaps = tuple(zip(one.ready, (b - a for a, b in pairwise([one.begun, *one.ready.values()])), strict=True))
+        backwards.append(one.last_ready - one.begun)
+        waits = one.synced and world > 1
+        after = one.returned - max(one.last_ready, arrived) if arrived or not waits else 0.0
+        last = one.returned
     if not gaps:
         return None
     end = event["marks"][-1][1]
@@ -108,17 +92,6 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
         updates: updates that count.
         order: numbers of the gradients, in order of readiness.
     """
-    yield from _notes_on_updates(updates)
-    yield from _notes_on_model(model, order)
-    short = statistics.median(one.alone for one in updates)
-    if model["device"] == "cpu" and short < SHORT_SECONDS:
-        yield (
-            f"an update of {milliseconds(short)} is mostly the host's own work, which no price has: the forecast is "
-            "too low, by up to a half in what was tried"
-        )
-
-
-def _notes_on_updates(updates: Sequence[UpdateTimes]) -> Iterator[str]:
     if len({tuple(number for number, _ in one.gaps) for one in updates}) > 1:
         yield "gradients do not become ready in the same order in every update; that of the last one counts"
     other = statistics.median(one.other / one.alone for one in updates)
@@ -128,11 +101,7 @@ def _notes_on_updates(updates: Sequence[UpdateTimes]) -> Iterator[str]:
     short, long = times[len(times) // 4], times[3 * len(times) // 4]
     if len(times) >= 4 and long > SPREAD_RATIO * short:
         yield f"updates differ: half of them take {milliseconds(short)} to {milliseconds(long)}; medians are forecast"
-
-
-def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[str]:
-    missing = [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in set(order)]
-    if missing:
+    if missing := [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in set(order)]:
         yield f"no gradient for {listed(missing, 3)}: left out, though DDP sends them"
     if model["world"] == 1:
         yield "each rank is taken to have a batch as large as this process has: a script that divides it needs --nproc"
@@ -144,6 +113,12 @@ def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[
         yield "no DistributedDataParallel: averaging of its own is counted as the optimizer's"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
+    typical = statistics.median(one.alone for one in updates)
+    if model["device"] == "cpu" and typical < SHORT_SECONDS:
+        yield (
+            f"an update of {milliseconds(typical)} is mostly the host's own work, which no price has: the forecast is "
+            "too low, by up to a half in what was tried"
+        )
 
 
 WARMUP_UPDATES = 3
@@ -318,54 +293,39 @@ class ScriptStopped(NoForecast):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Script:
-    """Specification of a measurement. Raises `InvalidArgument`.
+def measure_step(
+    spec: Launch,
+    updates: int = 12,
+    report: Reporter = lambda text: None,
+    *,
+    check: bool = False,
+    link: Link | None = None,
+) -> MeasuredStep:
+    """Run a script until enough of its updates are measured, and return its step.
 
-    Attributes:
-        program: script and its arguments, or "-m", a module and its arguments.
-        nproc: number of ranks on this machine.
+    Args:
+        spec: launch of the script.
         updates: number of updates that count.
+        report: receives sentences on the progress.
         check: also make as many updates over ``link``, alternating with the others, to compare the forecast with.
         link: emulated link: the bytes arrive when it would have delivered them.
-        start_timeout: as for `dpbook.runs.launch.Launch`, in seconds.
-    """
-
-    program: tuple[str, ...]
-    nproc: int = 1
-    updates: int = 12
-    check: bool = False
-    link: Link | None = None
-    start_timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        check_int("updates", self.updates, 1)
-        self.launch()
-
-    def launch(self) -> Launch:
-        """Return the launch of the script."""
-        return Launch(self.program, self.nproc, start_timeout=self.start_timeout)
-
-
-def measure_step(script: Script, report: Reporter = lambda text: None) -> MeasuredStep:
-    """Run the script for enough updates, and return its measured step. ``report`` receives sentences on the progress.
 
     Raises:
         NoForecast: if the script makes too few updates, fails, or does something that is not modelled.
         ScriptStopped: after Ctrl-C.
     """
     with temporary_folder("forecast") as folder:
-        link = (script.link.latency, script.link.bandwidth) if script.link else None
-        wanted = WARMUP_UPDATES + script.updates * (2 if script.check else 1)
+        wanted = WARMUP_UPDATES + updates * (2 if check else 1)
+        emulated = (link.latency, link.bandwidth) if link else None
         ended, reason = launch_watched(
-            script.launch(), folder, {"updates": wanted, "check": script.check, "link": link}, moments=True,
+            spec, folder, {"updates": wanted, "check": check, "link": emulated}, moments=True,
             progress=lambda: _progress(folder, wanted), report=report,
         )  # fmt: skip
         if ended.status > 128:
             raise ScriptStopped(ended.status)
         if ended.status:
             raise NoForecast(f"the script failed: {reason}")
-        return read_step([read_journal(folder, rank) for rank in range(script.nproc)])
+        return read_step([read_journal(folder, rank) for rank in range(spec.nproc)])
 
 
 def _progress(folder: Path, updates: int) -> str:

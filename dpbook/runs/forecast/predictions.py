@@ -110,20 +110,6 @@ def connection(text: str) -> Connection:
     return Connection(text, make(number, latency=float(rate[4] or 0) * 1e-6))
 
 
-def domain_note(name: str, worlds: Iterable[int]) -> str | None:
-    """Return a note if more GPUs than one NVLink domain joins are forecast over the link ``name``, else None."""
-    if name not in NVLINK_DOMAINS:
-        return None
-    joined, system = NVLINK_DOMAINS[name]
-    larger = sorted({world for world in worlds if world > joined})
-    if not larger:
-        return None
-    return (
-        f"{name} joins {joined} GPUs ({system}), so the step on {' and on '.join(map(str, larger))} GPUs is too short: "
-        f"a network carries gradients between nodes. Give --link the nodes, such as {joined}x{name}+NDR"
-    )
-
-
 def fit_connection(sweep: Sweep) -> Connection:
     """Fit a line to the all-reduces of this machine; the link is that of a ring which would take as long.
 
@@ -392,8 +378,16 @@ def _as_notes(notes: Iterable[str]) -> list[str]:
 
 def _row_notes(rows: Sequence[ForecastRow]) -> list[str]:
     """Return notes on links that cannot join as many GPUs as were asked for, and on speed-ups that need a reason."""
-    links = dict.fromkeys(row.link for row in rows)
-    notes = [domain_note(link, [row.world for row in rows if row.link == link]) for link in links]
+    notes = []
+    for name in dict.fromkeys(row.link for row in rows if row.link in NVLINK_DOMAINS):
+        joined, system = NVLINK_DOMAINS[name]
+        larger = sorted({row.world for row in rows if row.link == name and row.world > joined})
+        if larger:
+            notes.append(
+                f"{name} joins {joined} GPUs ({system}), so the step on {' and on '.join(map(str, larger))} GPUs is "
+                "too short: a network carries gradients between nodes. Give --link the nodes, such as "
+                f"{joined}x{name}+NDR"
+            )
     if any(row.stage and row.speedup > row.world for row in rows):
         notes.append("a speed-up above the number of GPUs: from stage 1 on, a rank updates only its shard of the model")
-    return [note for note in notes if note]
+    return notes

@@ -31,13 +31,14 @@ Site = tuple[object, ...]
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One collective of one rank: the ``number``-th of its group.
+    """One collective of one rank: the ``number``-th of its ``group``.
 
     ``call_site``: torch's function and the program's line, as `stacks.waiting_call` returns them. ``frames``: file,
     function and line of the program's frames, the outermost first. ``completed``: whether the collective ended, with
     success or with an error.
     """
 
+    group: GroupKey
     number: int
     op: str
     sizes: tuple[tuple[int, ...], ...]
@@ -72,32 +73,33 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The last calls of one rank, by the group that they belong to, and the ``latest`` of all with its group."""
+    """The last ``calls`` of one rank, oldest first."""
 
-    groups: Mapping[GroupKey, tuple[RecordedCall, ...]]
-    latest: tuple[GroupKey, RecordedCall] | None
+    calls: tuple[RecordedCall, ...]
 
-    def last(self, key: GroupKey) -> RecordedCall | None:
-        """Return the last call in a group; None if there is none."""
-        calls = self.groups.get(key, ())
-        return calls[-1] if calls else None
+    @cached_property
+    def last(self) -> dict[GroupKey, RecordedCall]:
+        """Return the last call in each group."""
+        return {call.group: call for call in self.calls}
+
+    @cached_property
+    def pending(self) -> dict[GroupKey, RecordedCall]:
+        """Return the last call in each group in which that is not completed."""
+        return {key: call for key, call in self.last.items() if not call.completed}
 
     def count(self, key: GroupKey) -> int:
         """Return the number of calls in a group, those included that are no longer recorded."""
-        last = self.last(key)
-        return last.number if last else 0
+        return self.last[key].number if key in self.last else 0
 
     def get(self, key: GroupKey, number: int) -> RecordedCall | None:
         """Return a call by its number; None if it was not made or is no longer recorded."""
-        return next((call for call in self.groups.get(key, ()) if call.number == number), None)
+        return next((call for call in self.calls if (call.group, call.number) == (key, number)), None)
 
 
 @dataclass(frozen=True)
 class CallMismatch:
     """The first call of a group in which ranks differ: the call of each rank, and the ranks that skipped one."""
 
-    key: GroupKey
-    number: int
     calls: Mapping[int, RecordedCall]
     skipped: Mapping[int, RecordedCall]
     """For each rank that skipped a call: that call, as the other ranks made it."""
@@ -112,7 +114,7 @@ class CallRecords:
     @cached_property
     def keys(self) -> list[GroupKey]:
         """Return the groups, the smallest first."""
-        return sorted({key for calls in self.ranks.values() for key in calls.groups}, key=lambda k: (len(k[1]), k))
+        return sorted({key for calls in self.ranks.values() for key in calls.last}, key=lambda k: (len(k[1]), k))
 
     def members(self, key: GroupKey) -> dict[int, RankCalls]:
         """Return the calls of those ranks of a group that have a record."""
@@ -125,7 +127,7 @@ class CallRecords:
         group = "" if len(ranks) == self._world else f" of the group of {ranks_in_words(ranks)}"
         return f"{group} over {backend}" if several else group
 
-    def missed_call(self, rank: int, waiting: Iterable[int]) -> tuple[GroupKey, RecordedCall] | None:
+    def missed_call(self, rank: int, waiting: Iterable[int]) -> RecordedCall | None:
         """Return the first call that ``rank`` has not made and one of ``waiting`` has; None if it is not behind."""
         for key in self.keys:
             members = self.members(key)
@@ -133,31 +135,23 @@ class CallRecords:
                 number = members[rank].count(key) + 1
                 calls = (self.ranks[other].get(key, number) for other in waiting if other in members)
                 if call := next(filter(None, calls), None):
-                    return key, call
+                    return call
         return None
 
-    def has_pending_call(self, rank: int) -> bool:
-        """Return True if the last call of a rank, in any group, is not completed."""
-        calls = self.ranks.get(rank)
-        return calls is not None and any(not made[-1].completed for made in calls.groups.values() if made)
-
-    def is_past(self, rank: int, missed: tuple[GroupKey, RecordedCall] | None, call_site: str) -> bool:
+    def is_past(self, rank: int, missed: RecordedCall | None, call_site: str) -> bool:
         """Return True if ``rank``, which waits at ``call_site``, does so in a call after the ``missed`` one."""
-        calls = self.ranks[rank].groups.values() if missed else ()
-        return any(
-            missed and made[-1].call_site == call_site and _line_difference(missed[1], made[-1]) < 0
-            for made in calls
-            if made
-        )
+        last = self.ranks[rank].last.values() if missed else ()
+        return any(missed and call.call_site == call_site and _line_difference(missed, call) < 0 for call in last)
 
     def first_mismatch(self) -> CallMismatch | None:
         """Return the first mismatch that did harm. Where all ranks completed the call and went on, it did none."""
         for key in self.keys:
             members = self.members(key)
-            for number in sorted({call.number for ranks in members.values() for call in ranks.groups.get(key, ())}):
+            made = (call for ranks in members.values() for call in ranks.calls if call.group == key)
+            for number in sorted({call.number for call in made}):
                 calls = {rank: call for rank, ranks in members.items() if (call := ranks.get(key, number))}
-                if len({call.signature for call in calls.values()}) > 1 and not _is_harmless(calls, members, key):
-                    return CallMismatch(key, number, calls, _skipped_calls(key, number, calls, members))
+                if len({call.signature for call in calls.values()}) > 1 and not _is_harmless(calls, members):
+                    return CallMismatch(calls, _skipped_calls(calls, members))
         return None
 
 
@@ -178,42 +172,37 @@ def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
         groups |= {name: tuple(ranks) for name, ranks in dump["groups"].items()}
     by_rank = {}
     for rank, dump in dumps.items():
-        calls: dict[GroupKey, list[RecordedCall]] = {}
-        latest = None
-        for call in dump["calls"]:
-            name = call["group"]  # each backend of a group numbers its own calls
-            latest = (f"{call['backend']} {name}", groups.get(name, (rank,))), _call(call)
-            calls.setdefault(latest[0], []).append(latest[1])
-        by_rank[rank] = RankCalls({key: tuple(made) for key, made in calls.items()}, latest)
+        calls = []
+        for record in dump["calls"]:
+            name = record["group"]  # each backend of a group numbers its own calls
+            calls.append(_call((f"{record['backend']} {name}", groups.get(name, (rank,))), record))
+        by_rank[rank] = RankCalls(tuple(calls))
     return CallRecords(by_rank, world)
 
 
-def _call(record: Mapping[str, Any]) -> RecordedCall:
-    sizes = tuple(tuple(size) for size in record["sizes"])
-    frames = tuple((file, function, line) for file, function, line in record["frames"])
+def _call(group: GroupKey, record: Mapping[str, Any]) -> RecordedCall:
     return RecordedCall(
+        group,
         record["number"],
         record["op"],
-        sizes,
+        tuple(map(tuple, record["sizes"])),
         tuple(record["dtypes"]),
         record["call_site"],
-        frames,
+        tuple((file, function, line) for file, function, line in record["frames"]),
         record["completed"],
     )
 
 
-def _is_harmless(calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls], key: GroupKey) -> bool:
+def _is_harmless(calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls]) -> bool:
     """Return True if all ranks made a call of the same kind, completed it and went on to another."""
     return (
         len(calls) == len(members)
         and len({call.op for call in calls.values()}) == 1
-        and all(call.completed and members[rank].count(key) > call.number for rank, call in calls.items())
+        and all(call.completed and members[rank].count(call.group) > call.number for rank, call in calls.items())
     )
 
 
-def _skipped_calls(
-    key: GroupKey, number: int, calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls]
-) -> dict[int, RecordedCall]:
+def _skipped_calls(calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls]) -> dict[int, RecordedCall]:
     """Return the call that each rank skipped, if the earlier calls leave no doubt that it did.
 
     Example: a loop calls all_reduce in backward (B) and then all_reduce of the loss (L), and the calls before were
@@ -229,7 +218,8 @@ def _skipped_calls(
     first, second = sites.values()
     for callers, others in ((first, second), (second, first)):
         call, instead = calls[callers[0]], calls[others[0]]
-        before = [made for made in members[callers[0]].groups[key] if made.number < number]
+        earlier = (made for made in members[callers[0]].calls if made.group == call.group)
+        before = [made for made in earlier if made.number < call.number]
         history = [_site(made) for made in before]
         expected = _usual_next(history) == _site(call) and (_site(call), _site(instead)) in pairwise(history)
         few = len(others) <= len(callers)  # else the callers may have made one call too many
@@ -272,14 +262,14 @@ def _line_difference(a: RecordedCall, b: RecordedCall) -> float:
     return 0.0
 
 
-def name_call(records: CallRecords, key: GroupKey, call: RecordedCall) -> str:
+def name_call(records: CallRecords, call: RecordedCall) -> str:
     """Return "collective 14 (all_reduce of 10 × float32)"."""
-    return f"collective {call.number}{records.group_suffix(key)} ({call.description})"
+    return f"collective {call.number}{records.group_suffix(call.group)} ({call.description})"
 
 
-def locate_call(records: CallRecords, key: GroupKey, call: RecordedCall) -> str:
+def locate_call(records: CallRecords, call: RecordedCall) -> str:
     """Return "collective 14 (all_reduce of 10 × float32, line 40 of main)"."""
-    return f"{name_call(records, key, call)[:-1]}{call.location})"
+    return f"{name_call(records, call)[:-1]}{call.location})"
 
 
 def describe_mismatch(records: CallRecords) -> str:
@@ -287,13 +277,14 @@ def describe_mismatch(records: CallRecords) -> str:
     mismatch = records.first_mismatch()
     if not mismatch:
         return ""
-    number, calls = f"collective {mismatch.number}{records.group_suffix(mismatch.key)}", mismatch.calls
+    calls = mismatch.calls
+    first = next(iter(calls.values()))
+    number = f"collective {first.number}{records.group_suffix(first.group)}"
     if mismatch.skipped:
         rank, call = next(iter(mismatch.skipped.items()))
         skipped = f"{ranks_in_words(mismatch.skipped)} skipped {number} ({call.description}{call.location})"
         instead = f"{calls[rank].description}{calls[rank].location}"
         return f"the ranks called different collectives: {skipped} and called {instead}"
-    first = next(iter(calls.values()))
     if all((call.op, call.call_site) == (first.op, first.call_site) for call in calls.values()):
         tensors = _by_rank({rank: call.payload for rank, call in calls.items()})
         return f"the ranks' calls do not match: {number} ({first.op}{first.location}) has {tensors}"
@@ -303,15 +294,23 @@ def describe_mismatch(records: CallRecords) -> str:
 
 def describe_late_ranks(records: CallRecords) -> str:
     """Name the ranks that never joined a call in which others wait, and that wait for nobody themselves; or ""."""
-    late = [(rank, *missed) for rank in sorted(records.ranks) if (missed := _missed(records, rank))]
-    free = [row for row in late if not any(_waits_in(records, row[0], key, call) for _, key, call in late)]
+    late = {
+        rank: missed
+        for rank in sorted(records.ranks)
+        if (missed := records.missed_call(rank, records.ranks.keys() - {rank}))
+    }
+    free = {
+        rank: missed
+        for rank, missed in late.items()
+        if not any(_waits_in(records, rank, call) for call in late.values())
+    }
     by_call: dict[str, list[int]] = {}
-    for rank, key, call in free or late:
-        waiting = [other for other in records.members(key) if _waits_in(records, other, key, call)]
-        latest = records.ranks[rank].latest
-        before = f"its last was {locate_call(records, *latest)}" if latest else "it had called none before"
+    for rank, call in (free or late).items():
+        waiting = [other for other in records.members(call.group) if _waits_in(records, other, call)]
+        made = records.ranks[rank].calls
+        before = f"its last was {locate_call(records, made[-1])}" if made else "it had called none before"
         waited = f"; {ranks_in_words(waiting)} waited in it" if waiting else ""
-        by_call.setdefault(f"{locate_call(records, key, call)}: {before}{waited}", []).append(rank)
+        by_call.setdefault(f"{locate_call(records, call)}: {before}{waited}", []).append(rank)
     lines = "\n".join(f"{ranks_in_words(ranks)} never joined {call}" for call, ranks in by_call.items())
     return lines if free or not late else f"the ranks wait for each other:\n{lines}"
 
@@ -319,10 +318,9 @@ def describe_late_ranks(records: CallRecords) -> str:
 def describe_unfinished_call(records: CallRecords) -> str:
     """Describe a call that did not complete although all recorded ranks joined it; or return ""."""
     for key in records.keys:
-        last = {rank: call for rank, calls in records.members(key).items() if (call := calls.last(key))}
-        pending = [rank for rank, call in last.items() if not call.completed]
+        pending = {rank: calls.pending[key] for rank, calls in records.members(key).items() if key in calls.pending}
         if pending:
-            unfinished = locate_call(records, key, last[pending[0]])
+            unfinished = locate_call(records, next(iter(pending.values())))
             missing = sorted(set(key[1]) - records.ranks.keys())
             waiting = ranks_in_words(pending)
             if missing:
@@ -339,21 +337,15 @@ def describe_positions(records: CallRecords) -> str:
 
 def _position(records: CallRecords, rank: int) -> str:
     calls = records.ranks[rank]
-    made = ", ".join(plural(calls.count(key), "collective") + records.group_suffix(key) for key in calls.groups)
-    last = {key: group[-1] for key, group in calls.groups.items() if group}
-    pending = " and ".join(locate_call(records, key, call) for key, call in last.items() if not call.completed)
+    made = ", ".join(plural(calls.count(key), "collective") + records.group_suffix(key) for key in calls.last)
+    pending = " and ".join(locate_call(records, call) for call in calls.pending.values())
     return f"{made or 'no collective'}; {f'waits in {pending}' if pending else 'waits in none'}"
 
 
-def _missed(records: CallRecords, rank: int) -> tuple[GroupKey, RecordedCall] | None:
-    """Return the call that a rank has not made and others have."""
-    return records.missed_call(rank, set(records.ranks) - {rank})
-
-
-def _waits_in(records: CallRecords, rank: int, key: GroupKey, missed: RecordedCall) -> bool:
-    """Return True if the last call of a rank is the ``missed`` one or a later one, and is not completed."""
-    last = records.ranks[rank].last(key)
-    return last is not None and last.number >= missed.number and not last.completed
+def _waits_in(records: CallRecords, rank: int, missed: RecordedCall) -> bool:
+    """Return True if a rank waits in the ``missed`` call, or in a later one of its group."""
+    pending = records.ranks[rank].pending.get(missed.group)
+    return pending is not None and pending.number >= missed.number
 
 
 def _by_rank(texts: Mapping[int, str]) -> str:

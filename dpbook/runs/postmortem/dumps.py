@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from dpbook.core import InvalidArgument, check_int, plural, ranks_in_words
 from dpbook.runs.postmortem.collective_calls import (
     CallRecords,
-    GroupKey,
     call_records,
     describe_late_ranks,
     describe_mismatch,
@@ -60,7 +59,7 @@ class Dumps:
         )
         if fault:
             return fault
-        if not any(calls.groups for calls in records.ranks.values()):
+        if not any(calls.calls for calls in records.ranks.values()):
             return "no rank recorded a collective"
         if self.missing:
             same = f"{ranks_in_words(records.ranks)} called the same collectives, and all of them completed"
@@ -69,22 +68,19 @@ class Dumps:
 
     def _waits_in_guessed_groups(self) -> str:
         """Name the ranks that wait in a group whose other ranks are unknown, and those that wait in none; or ""."""
-        idle = [rank for rank in self.records.ranks if not self.records.has_pending_call(rank)]
-        waits = [
-            f"{ranks_in_words(ranks)} waited in {locate_call(self.records, key, call)}"
-            for key in self.records.keys
-            if key[0].rpartition(" ")[2] in self.guessed_groups and not set(key[1]) & set(self.missing)
-            for call in [self.records.ranks[key[1][0]].last(key)]
-            if call and (ranks := [rank for rank in key[1] if self._is_pending(rank, key)])
-        ]
+        ranks = self.records.ranks
+        idle = [rank for rank, calls in ranks.items() if not calls.pending]
+        waits = []
+        for key in self.records.keys:
+            pending = [rank for rank in key[1] if rank in ranks and key in ranks[rank].pending]
+            guessed = key[0].rpartition(" ")[2] in self.guessed_groups and not set(key[1]) & set(self.missing)
+            if guessed and pending:
+                call = locate_call(self.records, ranks[pending[0]].pending[key])
+                waits.append(f"{ranks_in_words(pending)} waited in {call}")
         if not waits:
             return ""
         late = f"; {ranks_in_words(idle)} waited in no collective" if idle else ""
         return f"{'; '.join(waits)}; the dumps do not list the other ranks of this group{late}"
-
-    def _is_pending(self, rank: int, key: GroupKey) -> bool:
-        last = self.records.ranks[rank].last(key)
-        return last is not None and not last.completed
 
     def __str__(self) -> str:
         missing = [f"  {ranks_in_words(self.missing)}: no dump"] if self.missing else []

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpbook.core import ranks_in_words
 from dpbook.ranks import failure_files, stacks
-from dpbook.runs.postmortem.collective_calls import CallRecords, GroupKey, RecordedCall, read_calls
+from dpbook.runs.postmortem.collective_calls import CallRecords, RecordedCall, read_calls
 
 _TIMED_OUT = re.compile(
     r"Timed out waiting \d+ms|Operation timed out!|Application timeout caused pair closure"
@@ -33,7 +33,6 @@ class LaunchEvidence:
     the output of the other ranks. ``hung``: the launcher ended the ranks because none of them made progress.
     """
 
-    folder: Path
     world: int
     exit_codes: Mapping[int, int]
     errors: Mapping[int, Mapping[str, Any]]
@@ -87,7 +86,7 @@ class LaunchEvidence:
     def waiting_ranks(self) -> set[int]:
         """Return the ranks that waited for others, for a call in progress or for an asynchronous one made earlier."""
         lost = {rank for rank, error in self.errors.items() if is_consequence(error)} | {*self._failed_waits()}
-        pending = {rank for rank in self.stacks if self.calls.has_pending_call(rank)}
+        pending = {rank for rank in self.stacks if rank in self.calls.ranks and self.calls.ranks[rank].pending}
         return ({*self.waiting_calls()} | lost | pending) - {*self.finished}
 
     def timed_out(self) -> bool:
@@ -103,7 +102,7 @@ class LaunchEvidence:
         calls = self.waiting_calls().items()
         return [rank for rank, call in calls if self.calls.is_past(rank, self.missed_call(rank), call)]
 
-    def missed_call(self, rank: int) -> tuple[GroupKey, RecordedCall] | None:
+    def missed_call(self, rank: int) -> RecordedCall | None:
         """Return the call in which others waited and that a rank never joined; None if there is none."""
         return self.calls.missed_call(rank, self.waiting_ranks() - {rank})
 
@@ -142,7 +141,6 @@ def read_evidence(
         rank for rank in ended_by_torchrun if codes.get(rank) == -signal.SIGKILL or processes[rank] in forced or hung
     }
     return LaunchEvidence(
-        folder,
         world,
         exit_codes={r: codes.get(r, 0) for r in begun if r not in ended_by_torchrun} if status >= 0 else {},
         errors=errors,

@@ -149,8 +149,8 @@ def finished_early(evidence: LaunchEvidence) -> str:
         return ""
     others = [rank for rank in sorted({*evidence.errors, *evidence.stacks}) if rank not in evidence.finished]
     missed = evidence.missed_call(evidence.finished[0])
-    call = f": {name_call(evidence.calls, *missed)}" if missed else ""
-    joined = f"; {ranks_in_words(evidence.finished[:1])} had joined {missed[1].number - 1}" if missed else ""
+    call = f": {name_call(evidence.calls, missed)}" if missed else ""
+    joined = f"; {ranks_in_words(evidence.finished[:1])} had joined {missed.number - 1}" if missed else ""
     positions = evidence.describe_positions(others)
     return f"{ranks_in_words(evidence.finished)} finished (status 0) while {positions}{call}{joined}{_errors(evidence)}"
 
@@ -162,7 +162,7 @@ def never_joined(evidence: LaunchEvidence) -> str:
     if not behind:
         return ""
     missed = evidence.missed_call(behind[0])
-    call = f" {name_call(evidence.calls, *missed)}" if missed else ""
+    call = f" {name_call(evidence.calls, missed)}" if missed else ""
     one = len(behind) == 1
     at = f"it {evidence.describe_position(behind[0])}" if one else evidence.describe_positions(behind)
     waiting = evidence.describe_positions(sorted(evidence.waiting_ranks() - {*behind}))

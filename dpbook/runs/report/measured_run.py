@@ -14,7 +14,7 @@ from dpbook.collectives import AlphaBeta, fit
 from dpbook.core import DpbookError, milliseconds, plural
 from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
-from dpbook.runs.forecast import MeasuredStep, NoForecast, fitted_connection, read_step
+from dpbook.runs.forecast import WARMUP_UPDATES, MeasuredStep, NoForecast, fitted_connection, read_step
 from dpbook.runs.watching import (
     MOMENTS_FORMAT,
     Call,
@@ -26,8 +26,6 @@ from dpbook.runs.watching import (
     split,
 )
 
-WARMUP_UPDATES = 3
-"""First updates, which do not count: they allocate memory, and torch's DDP rebuilds its buckets."""
 LEAST_UPDATES = 5
 """Updates below which nothing is measured."""
 SMALL_SHARE = 0.05

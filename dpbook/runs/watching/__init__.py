@@ -18,7 +18,6 @@ update   a device has finished it   number; marks: its moments, [kind, seconds s
 model    there are more tensors     format, device, name, world, tensors, units, frozen, sharded, wrapper: its class;
                                     wrapped: by torch's DDP; bucketed: gradients travel in buckets; own_hook; buffers;
                                     cap, first: of the buckets; bucket_view; optimizers: their classes
-total    the rank ends              updates
 
 The kinds of marks: "begun" (the previous update has ended), "forward", "backward", a number (the gradient of that
 tensor is ready), "returned" (backward has returned), "stepped".
@@ -42,6 +41,7 @@ from dpbook.runs.watching.update_parts import (
     Call,
     UpdateOnRank,
     in_rounds,
+    micro_batches,
     read_update,
     rounds,
     split,

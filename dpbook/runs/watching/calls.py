@@ -4,12 +4,12 @@ import functools
 import inspect
 import itertools
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping, Sized
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from operator import itemgetter
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,8 +32,7 @@ class Loaders:
     """Records every loader that the script iterates over; a loader is identified by the line of that loop."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.current: str | None = None
-        self.current_object: int | None = None
+        self.current: dict[str, Any] = {}  # the epoch of the latest batch
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._latest: dict[str, Any] | None = None
@@ -81,8 +80,7 @@ class Loaders:
             self._recorder.note("epoch", **epoch)
 
     def _set_current(self, batch: Any, iterator: Any) -> None:
-        epoch = self._begun.get(iterator)
-        self.current, self.current_object = (epoch["loader"], epoch["object"]) if epoch else (None, None)
+        self.current = self._begun.get(iterator) or {}
 
 
 def _sampler(loader: Any) -> Any:
@@ -190,12 +188,8 @@ class GatheredCopies:
 
 
 def _in_autograd_function() -> bool:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "apply" and frame.f_code.co_filename == _FUNCTION_FILE:
-            return True
-        frame = frame.f_back
-    return False
+    codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return any(code.co_name == "apply" and code.co_filename == _FUNCTION_FILE for code in codes)
 
 
 _FUNCTION_FILE = torch.autograd.function.__file__
@@ -208,7 +202,7 @@ class Calls:
         self._recorder, self._copies = recorder, copies
         self._inside = False
         self._scaled = False
-        self._schedulers: list[Any] = []
+        self._schedulers: dict[int, tuple[int, Any]] = {}  # by id; with itself, so that no id is used twice
         if recorder.options.timeout:
             self._set_timeout(timedelta(seconds=recorder.options.timeout))
         self._clipping()
@@ -276,14 +270,11 @@ class Calls:
 
     def _scheduling(self) -> None:
         def stepped(arguments: tuple[Any, ...], result: Any) -> None:
-            known = [each for each, scheduler in enumerate(self._schedulers) if scheduler is arguments[0]]
-            if not known:
-                self._schedulers.append(arguments[0])
-                known = [len(self._schedulers) - 1]
+            number, _ = self._schedulers.setdefault(id(arguments[0]), (len(self._schedulers), arguments[0]))
             caller = sys._getframe(2).f_globals.get("__name__")  # Accelerate steps a scheduler once for each rank
             self._recorder.note(
                 "scheduler",
-                scheduler=known[0],
+                scheduler=number,
                 name=type(arguments[0]).__name__,
                 of=id(getattr(arguments[0], "optimizer", None)),
                 by_accelerate=caller == "accelerate.scheduler",

@@ -7,6 +7,7 @@ shapes of the graph's nodes show some couplings.
 """
 
 from collections.abc import Iterable
+from graphlib import TopologicalSorter
 from typing import Any
 
 import torch
@@ -101,10 +102,10 @@ def _largest(tensors: Iterable[torch.Tensor]) -> float:
 
 def _first_activations(graph: list[Any], batch: int) -> list[GradientEdge]:
     """Return the outputs with a row for each example that depend on no other such output: the first activations."""
+    below = {node: [each for each, _ in node.next_functions if each is not None] for node in graph}
     above: dict[Any, bool] = {}
-    for node in _from_leaves(graph):
-        below = [each for each, _ in node.next_functions if each is not None]
-        above[node] = any(above[each] or _has_row_for_each(each, batch) for each in below)
+    for node in TopologicalSorter(below).static_order():
+        above[node] = any(above[each] or _has_row_for_each(each, batch) for each in below[node])
     return [GradientEdge(node, 0) for node in graph if not above[node] and _has_row_for_each(node, batch)]
 
 
@@ -112,23 +113,6 @@ def _has_row_for_each(node: Any, batch: int) -> bool:
     metadata = node._input_metadata
     shape = tuple(metadata[0].shape) if len(metadata) == 1 else ()
     return len(shape) > 1 and shape[0] == batch and metadata[0].dtype.is_floating_point and not is_parameter(node)
-
-
-def _from_leaves(graph: list[Any]) -> list[Any]:
-    """Return the nodes so that each comes after those that it was computed from."""
-    order: list[Any] = []
-    done = set()
-    for root in graph:
-        waiting = [(root, False)]
-        while waiting:
-            node, seen = waiting.pop()
-            if seen:
-                order.append(node)
-            elif node not in done:
-                done.add(node)
-                waiting.append((node, True))
-                waiting.extend((each, False) for each, _ in node.next_functions if each is not None)
-    return order
 
 
 def _has_side_effects(node: Any) -> bool:

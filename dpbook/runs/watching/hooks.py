@@ -6,7 +6,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,11 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dpbook.runs.watching.journal import Recorder
+
+try:
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+except ImportError:  # a private class, which another version of torch may lack
+    FSDPParamGroup = None
 
 
 class TrainingListener:
@@ -50,7 +55,7 @@ class TrainingHooks:
 
     Attributes:
         wrappers: wrappers that average gradients over ranks, by id.
-        in_wrapper: whether the current forward was called by one of them.
+        in_backward: whether a backward runs: an optimizer may step in it, as soon as a gradient is complete.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -59,7 +64,7 @@ class TrainingHooks:
         self._listeners: list[TrainingListener] = []
         self._watched: dict[int, weakref.ref[nn.Module]] = {}
         self._forward = threading.local()
-        self._in_backward = False
+        self.in_backward = False
         self._ready: set[int] = set()  # optimizers that step now, whose gradients are ready
         recorder.after(nn.parallel.DistributedDataParallel, "__init__", self._wrapper_created)
         recorder.replace(nn.Module, "__call__", self._wrap_call)
@@ -76,11 +81,6 @@ class TrainingHooks:
     def in_wrapper(self) -> bool:
         """Whether a wrapper called the current forward."""
         return getattr(self._forward, "wrapper", False)
-
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward runs: an optimizer may step in it, as soon as a gradient is complete."""
-        return self._in_backward
 
     def sync(self) -> bool | None:
         """Whether a backward would be averaged now; None if no wrapper is known."""
@@ -125,7 +125,7 @@ class TrainingHooks:
         return __call__
 
     def _is_outermost(self, module: nn.Module) -> bool:
-        inside = self._in_backward or getattr(self._forward, "running", False)
+        inside = self.in_backward or getattr(self._forward, "running", False)
         return not inside and torch.is_grad_enabled() and self._watched[id(module)]() is module
 
     def _watch_call(
@@ -144,15 +144,15 @@ class TrainingHooks:
     def _wrap_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(backward)
         def watch_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._in_backward:
+            if self.in_backward:
                 return backward(tensors, *args, **kwargs)
             for listener in self._listeners:
                 listener.backward_begins(tensors, args[0] if args else kwargs.get("grad_tensors"))
-            self._in_backward = True
+            self.in_backward = True
             try:
                 return backward(tensors, *args, **kwargs)
             finally:
-                self._in_backward = False
+                self.in_backward = False
                 for listener in self._listeners:
                     listener.backward_ends()
 
@@ -278,26 +278,17 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
     """Return the parameters' names in their modules, with the class in front if two modules share a name."""
     names: dict[int, str] = {}
     taken: set[str] = set()
-    for module in sorted(roots, key=lambda each: _first(each, parameters)):
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    for module in sorted(roots, key=lambda each: min(places[known] for known in _ids(each) & places.keys())):
         for name, parameter in module.named_parameters():
             if id(parameter) not in names:
-                unique = next(each for each in _spellings(type(module).__name__, name) if each not in taken)
+                kind = type(module).__name__
+                spellings = itertools.chain(
+                    [name, f"{kind}.{name}"], (f"{kind} {k}.{name}" for k in itertools.count(2))
+                )
+                unique = next(each for each in spellings if each not in taken)
                 taken.add(unique)
                 names[id(parameter)] = unique
     for number, parameter in enumerate(parameters):
         names.setdefault(id(parameter), f"parameter {number} {tuple(parameter.shape)}")
     return names
-
-
-def _first(module: nn.Module, parameters: Sequence[torch.Tensor]) -> int:
-    ids = _ids(module)
-    return next(place for place, parameter in enumerate(parameters) if id(parameter) in ids)
-
-
-def _spellings(module: str, name: str) -> Iterator[str]:
-    yield name
-    yield f"{module}.{name}"
-    number = 2
-    while True:
-        yield f"{module} {number}.{name}"
-        number += 1

@@ -30,7 +30,7 @@ _installed: list[Recorder] = []
 def stop_watching() -> None:
     """Stop what `install` has begun, at the end of the process or before; nothing happens if nothing is watched."""
     while _installed:
-        _installed.pop().close("ended")
+        _installed.pop().close()
 
 
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
@@ -80,7 +80,7 @@ def recording(folder: Path | str, *, audit: bool = False, **options: Any) -> Ite
     try:
         yield recorder
     finally:
-        recorder.close("ended")
+        recorder.close()
 
 
 def _place() -> tuple[int, int]:

@@ -20,7 +20,6 @@ stepped     the optimizer has stepped           optimizer, update, parameters, s
 cost        after an update                     update, watching, seconds
 join        torch's Join is entered             –
 trouble     recording itself failed             error
-end         the rank ends                       how
 
 ``place`` is the line of the script: [file, line, text]. Each event is in the file at once, so a killed rank loses none.
 """
@@ -34,11 +33,11 @@ import re
 import sys
 import sysconfig
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dpbook.core import PACKAGE
@@ -219,33 +218,29 @@ class Recorder:
             time.sleep(0.01)
         raise RecordingFinished(0)
 
-    def close(self, outcome: str) -> None:
-        """Undo every change, and write how the script ended."""
+    def close(self) -> None:
+        """Undo every change, and close the journal."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        self.note("end", how=outcome)
         self._file.close()
 
 
 def place() -> list[Any] | None:
     """Return the line of the script that is being executed as [file, line, text], or None."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         name = frame.f_code.co_filename
         if not name.startswith(_NOT_SCRIPT):
-            text = linecache.getline(name, frame.f_lineno).strip()
-            return [_relative(name), frame.f_lineno, text]
-        frame = frame.f_back
+            return [_relative(name), line, linecache.getline(name, line).strip()]
     return None
 
 
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in .*\n +(.+)$', re.MULTILINE)
 
 
-def place_of_error(traceback: str) -> list[Any] | None:
-    """Return the innermost line of the script in the text of a traceback, as `place` returns it."""
-    frames = [frame for frame in _FRAME.findall(traceback) if not frame[0].startswith(_NOT_SCRIPT)]
+def place_of_error(text: str) -> list[Any] | None:
+    """Return the innermost line of the script in the ``text`` of a traceback, as `place` returns it."""
+    frames = [frame for frame in _FRAME.findall(text) if not frame[0].startswith(_NOT_SCRIPT)]
     return [_relative(frames[-1][0]), int(frames[-1][1]), frames[-1][2]] if frames else None
 
 

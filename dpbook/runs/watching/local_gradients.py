@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dpbook.runs.watching.hashing import local_part
+from dpbook.runs.watching.hooks import FSDPParamGroup
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, Recorder, array_key
 from dpbook.runs.watching.loss_graph import Reduction
 
@@ -184,11 +185,7 @@ class ShardedGradients:
     def __init__(self, recorder: Recorder, gradients: LocalGradients) -> None:
         self._gradients = gradients
         self._waiting: dict[int, torch.Tensor] = {}
-        try:
-            from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-        except ImportError:
-            return
-        if gradients.enabled:
+        if gradients.enabled and FSDPParamGroup is not None:
             recorder.replace(FSDPParamGroup, "post_backward", self._wrap_post_backward)
 
     def _wrap_post_backward(self, post_backward: Callable[..., Any]) -> Callable[..., Any]:

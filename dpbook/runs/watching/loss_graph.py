@@ -74,7 +74,8 @@ def _walk(edge: Edge, divisor: float, parts: list[Reduction], depth: int) -> boo
     if name in _PLAIN and len(below) == 1:
         return _walk(below[0], divisor, parts, depth + 1)
     if name in _SPREAD:
-        return all(_walk(each, divisor, parts, depth + 1) for each in below if _is_loss(each))
+        losses = [each for each in below if "AccumulateGrad" not in str(each[0].name())]  # a leaf is a parameter
+        return all(_walk(each, divisor, parts, depth + 1) for each in losses)
     if name in ("MulBackward", "DivBackward") and len(below) == 1:
         factor = _constant(node)
         if not factor:
@@ -88,11 +89,6 @@ def _walk(edge: Edge, divisor: float, parts: list[Reduction], depth: int) -> boo
     count, mean, shape = terms
     parts.append(Reduction(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean, shape))
     return True
-
-
-def _is_loss(edge: Edge) -> bool:
-    """Whether a summand is a loss: a constant tensor or a leaf (a parameter) is not."""
-    return "AccumulateGrad" not in str(edge[0].name())
 
 
 def _mean_or_sum(node: Any, name: str, below: list[Edge], divisor: float, parts: list[Reduction], depth: int) -> bool:

@@ -65,8 +65,8 @@ class PassRecorder(TrainingListener):
         finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
         return {
             "random": random_state(_device(module)),
-            "loader": self._loaders.current,
-            "object": self._loaders.current_object,
+            "loader": self._loaders.current.get("loader"),
+            "object": self._loaders.current.get("object"),
             "rows": rows(tensors),
             "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
             "sync": self._hooks.sync(),

@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dpbook.ddp import BackgroundAllReduce, tensors_in
 from dpbook.ranks import DeviceMoment, moment
 from dpbook.runs.watching.calls import COLLECTIVES
-from dpbook.runs.watching.hooks import TrainingHooks
+from dpbook.runs.watching.hooks import FSDPParamGroup, TrainingHooks
 from dpbook.runs.watching.journal import BUFFERS, Recorder, place
 
 FURTHER_COLLECTIVES = (
@@ -139,8 +139,9 @@ class CommunicationSpans:
         recorder.replace(BackgroundAllReduce, "__call__", functools.partial(self._watch_call, "all_reduce"))
         recorder.replace(DistributedDataParallel, "_sync_buffers", functools.partial(self._watch_wait, BUFFERS))
         recorder.replace(_functional_collectives, "wait_tensor", functools.partial(self._watch_wait, "wait"))
-        for name in ("wait_for_unshard", "finalize_backward"):
-            self._watch_sharded(name)
+        for name in ("wait_for_unshard", "finalize_backward"):  # of `fully_shard`, for its own streams
+            if hasattr(FSDPParamGroup, name):
+                recorder.replace(FSDPParamGroup, name, functools.partial(self._watch_wait, name, on_cpu=False))
 
     def forget(self) -> None:
         """Forget calls under way, for none of which a wait has been seen in their update."""
@@ -148,15 +149,6 @@ class CommunicationSpans:
 
     def _ignored(self) -> bool:
         return self._inside or not self._spans.active or not _in_training_thread()
-
-    def _watch_sharded(self, name: str) -> None:
-        """Record where `fully_shard` lets a stream wait for its own streams; on a CPU its collectives wait."""
-        try:
-            from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-        except ImportError:
-            return
-        if hasattr(FSDPParamGroup, name):
-            self._recorder.replace(FSDPParamGroup, name, functools.partial(self._watch_wait, name, on_cpu=False))
 
     def _watch_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)

@@ -47,11 +47,6 @@ def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def frozen(root: nn.Module) -> dict[str, int]:
-    """Return the number of elements of each parameter that is not trained, by name."""
-    return {name: parameter.numel() for name, parameter in root.named_parameters() if not parameter.requires_grad}
-
-
 # The annotations must not be deferred: torch compares those of a communication hook with its own types.
 Future: TypeAlias = torch.futures.Future[torch.Tensor]
 
@@ -332,7 +327,7 @@ class UpdateMarks(TrainingListener):
             world=self._world,
             tensors=self._tensors,
             units=[name for root in self._roots for name in units(root)],
-            frozen={name: elements for root in self._roots for name, elements in frozen(root).items()},
+            frozen={n: p.numel() for root in self._roots for n, p in root.named_parameters() if not p.requires_grad},
             sharded=any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
             wrapped=by_torch,
             wrapper=type(wrapper).__name__ if wrapper is not None else None,
@@ -349,4 +344,3 @@ class UpdateMarks(TrainingListener):
         if self._record.stepped:
             self._end()
         self._write(wait=True)
-        self._recorder.note("total", updates=self._updates)

@@ -13,11 +13,11 @@ What is blocked longer than on the rank that is blocked shortest in the same wai
 shortest is exposed communication.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,17 +91,57 @@ class UpdateOnRank:
         return length(difference(calls, self.blocked))
 
 
+class MicroBatch(NamedTuple):
+    """A micro-batch on one rank: when its forward and its backward begin, and when backward has returned.
+
+    ``ready``: when each gradient was ready for the last time, by its number, in order. ``synced``: whether a wrapper
+    averages them.
+    """
+
+    forward: float
+    begun: float
+    returned: float
+    ready: Mapping[int, float]
+    synced: bool
+
+    @property
+    def last_ready(self) -> float:
+        """Moment at which all gradients were ready."""
+        return max(self.ready.values())
+
+
+def micro_batches(event: Event) -> Iterator[MicroBatch]:
+    """Yield the micro-batches of an event ``update`` whose backward computed gradients of a recorded optimizer."""
+    forward, begun = None, 0.0
+    ready: dict[int, float] = {}
+    synced = iter(event["synced"])
+    for kind, at in event["marks"]:
+        if kind == "forward":
+            forward = at if forward is None else forward
+        elif kind == "backward":
+            begun, ready = at, {}
+        elif isinstance(kind, int):
+            ready.pop(kind, None)  # a gradient that is added to twice is ready the last time
+            ready[kind] = at
+        elif kind == "returned":
+            averaged = next(synced)
+            if ready:
+                yield MicroBatch(begun if forward is None else forward, begun, at, ready, averaged)
+                forward = None
+
+
 def read_update(event: Event, world: int) -> UpdateOnRank:
     """Return the update of an event ``update`` of a rank's journal."""
     end = float(event["marks"][-1][1])
     spans = [(kind, min(begun, end), min(ended, end), *more) for kind, begun, ended, *more in event["spans"]]
     sets = {kind: union(_of_kind(spans, kind)) for kind in ("loader", "forward", "backward", "optimizer")}
-    averaged = _averaged_backwards(event) if world > 1 else []
+    averaged = [one for one in micro_batches(event) if one.synced and world > 1]
     seen = [] if event["own_hook"] else spans
-    arrivals = [wait for wait in (_wait_for_sums(*each, seen) for each in averaged) if wait is not None]
+    arrivals = [wait for wait in (_wait_for_sums(one, seen) for one in averaged) if wait is not None]
     waits = [*_of_kind(spans, "wait").tolist(), *arrivals]
+    within = [(one.begun, one.returned) for one in averaged]
     calls = [
-        Call(name, nbytes, begun, ended, tuple(place) if place else None, _in_any(begun, averaged))
+        Call(name, nbytes, begun, ended, tuple(place) if place else None, any(a <= begun <= b for a, b in within))
         for kind, begun, ended, name, nbytes, place in spans
         if kind == "call" or (kind == "wait" and name != "wait")
     ]
@@ -116,31 +156,11 @@ def _of_kind(spans: Iterable[Sequence[Any]], kind: str) -> NDArray[np.float64]:
     return np.array([span[1:3] for span in spans if span[0] == kind], dtype=float).reshape(-1, 2)
 
 
-def _averaged_backwards(event: Event) -> list[tuple[float, float, float]]:
-    """Return begin, last gradient and end of the backwards that a wrapper averages and that computed gradients."""
-    found: list[tuple[float, float, float]] = []
-    begun, last = 0.0, None
-    synced = iter(event["synced"])
-    for kind, at in event["marks"]:
-        if kind == "backward":
-            begun, last = at, None
-        elif kind == "returned":
-            if next(synced) and last is not None:
-                found.append((begun, last, at))
-        elif isinstance(kind, int):
-            last = at
-    return found
-
-
-def _wait_for_sums(begun: float, last: float, returned: float, spans: Sequence[Sequence[Any]]) -> list[float] | None:
+def _wait_for_sums(one: MicroBatch, spans: Sequence[Sequence[Any]]) -> list[float] | None:
     """Return the time from the last gradient until the last sum has arrived; until the end if no arrival is known."""
-    arrived = [ended for kind, at, ended, *_ in spans if kind == "call" and begun <= at <= returned]
-    end = min(returned, max(arrived)) if arrived else returned
-    return [last, end] if end > last else None
-
-
-def _in_any(moment: float, backwards: Iterable[tuple[float, float, float]]) -> bool:
-    return any(begun <= moment <= returned for begun, _, returned in backwards)
+    arrived = [ended for kind, at, ended, *_ in spans if kind == "call" and one.begun <= at <= one.returned]
+    end = min(one.returned, max(arrived)) if arrived else one.returned
+    return [one.last_ready, end] if end > one.last_ready else None
 
 
 def _one_after_another(intervals: Sequence[Sequence[float]]) -> NDArray[np.float64]:

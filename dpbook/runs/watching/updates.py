@@ -145,13 +145,16 @@ class Updates(TrainingListener):
         with self._recorder.watching():
             if self._recorder.active:
                 parameters = digests(self._names[number])
+                sent = map(ddp_all_reduces, self._hooks.wrappers.values())
                 self._recorder.note(
                     "stepped",
                     optimizer=number,
                     update=update,
                     parameters=parameters,
                     state=self._state(optimizer),
-                    sent=None if self._hooks.in_backward else self._sent_by_ddp(),  # DDP is locked until it ends
+                    sent=None
+                    if self._hooks.in_backward
+                    else next(filter(None, sent), None),  # DDP is locked until it ends
                 )
             if update == options.keep:
                 self._save_parameters(number)
@@ -162,9 +165,6 @@ class Updates(TrainingListener):
             self._recorder.begin_update(update + 1)
         if update >= options.updates > 0 and not options.saving:
             self._recorder.finish(self._world)
-
-    def _sent_by_ddp(self) -> dict[str, float] | None:
-        return next(filter(None, map(ddp_all_reduces, self._hooks.wrappers.values())), None)
 
     def _register(self, optimizer: Optimizer) -> int:
         number = self._numbers[id(optimizer)] = len(self._optimizers)

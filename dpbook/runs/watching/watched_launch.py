@@ -49,16 +49,13 @@ def launch_watched(
     """
     reasons: list[str] = []
     finished = threading.Event()
-    threading.Thread(target=_report_progress, args=(progress, finished, report), daemon=True).start()
+
+    def report_progress() -> None:
+        while not finished.wait(PROGRESS_SECONDS) and (sentence := progress()) is not None:
+            report(sentence)
+
+    threading.Thread(target=report_progress, daemon=True).start()
     try:
         return launch(with_hooks(spec, folder, options, moments=moments), reasons.append), "\n".join(reasons)
     finally:
         finished.set()
-
-
-def _report_progress(progress: Callable[[], str | None], finished: threading.Event, report: Reporter) -> None:
-    while not finished.wait(PROGRESS_SECONDS):
-        sentence = progress()
-        if sentence is None:
-            return
-        report(sentence)

@@ -111,13 +111,13 @@ def test_ctrl_c_ends_it(tmp_path):
 
 @pytest.fixture
 def measured_scripts(monkeypatch):
-    """List of the scripts that the command has measured; none of them runs."""
+    """List of what the command has measured, ranks and options; no script runs."""
     scripts = []
 
-    def measure(script, report):
-        scripts.append(script)
+    def measure(spec, updates, report, **options):
+        scripts.append((spec.nproc, options))
         report("measuring")
-        return MeasuredStep((Layer("a", 0.01, 0.02, (Tensor("a", 1000),)),), 0, 0, world=script.nproc, cap=4000,
+        return MeasuredStep((Layer("a", 0.01, 0.02, (Tensor("a", 1000),)),), 0, 0, world=spec.nproc, cap=4000,
                             emulated_seconds=0.05)  # fmt: skip
 
     monkeypatch.setattr("dpbook.runs.forecast.measure_step", measure)
@@ -127,7 +127,7 @@ def measured_scripts(monkeypatch):
 def test_a_check_measures_each_world_over_each_link(measured_scripts, tmp_path, capsys):
     path = tmp_path / "checks.json"
     assert main(["forecast", "--check", "2,3", "--link", "1GbE,25GbE", "--json", str(path), "--", __file__]) == 0
-    assert [(script.nproc, script.check, script.link.bandwidth) for script in measured_scripts] == [
+    assert [(world, options["check"], options["link"].bandwidth) for world, options in measured_scripts] == [
         (world, True, bandwidth) for world in (2, 3) for bandwidth in (0.125e9, 3.125e9)
     ]
     printed = capsys.readouterr()
@@ -140,9 +140,9 @@ def test_a_check_measures_each_world_over_each_link(measured_scripts, tmp_path, 
 
 @pytest.mark.parametrize(("on_two", "divided"), [(4, True), (8, False)])
 def test_two_ranks_show_whether_micro_batches_are_shared(monkeypatch, capsys, on_two, divided):
-    def measure(script, report):
+    def measure(spec, updates, report):
         layers = (Layer("a", 0.01, 0.02, (Tensor("a", 1000),)),)
-        return MeasuredStep(layers, 0, 0, accumulation=8 if script.nproc == 1 else on_two, world=script.nproc)
+        return MeasuredStep(layers, 0, 0, accumulation=8 if spec.nproc == 1 else on_two, world=spec.nproc)
 
     monkeypatch.setattr("dpbook.runs.forecast.measure_step", measure)
     assert main(["forecast", "--gpus", "4", __file__]) == 0
@@ -159,7 +159,7 @@ def test_a_measured_link_is_forecast_beside_none_that_was_not_asked_for(measured
 
 
 def test_a_script_that_was_stopped_gives_its_status(monkeypatch, capsys):
-    def stop(script, report):
+    def stop(spec, updates, report):
         raise ScriptStopped(128 + signal.SIGINT)
 
     monkeypatch.setattr("dpbook.runs.forecast.measure_step", stop)

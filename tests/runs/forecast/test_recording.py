@@ -54,7 +54,7 @@ def watched(folder, updates=100):
     except SystemExit:
         pass
     finally:
-        recorder.close("ended")
+        recorder.close()
 
 
 def train(model, updates, optimizer=None, micro_batches=1):

@@ -42,8 +42,8 @@ def write(folder, ranks, model=()):
     folder.mkdir(parents=True, exist_ok=True)
     for rank, updates in enumerate(ranks):
         about = MODEL | {"world": len(ranks)} | dict(model)
-        lines = [about, *updates, {"kind": "total", "updates": len(updates)}, {"kind": "end", "how": "ended"}]
-        (folder / f"journal-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines = [json.dumps(event) + "\n" for event in (about, *updates)]
+        (folder / f"journal-{rank}.jsonl").write_text("".join(lines))
 
 
 def of_parts(parts, world, updates, seconds):

@@ -49,7 +49,7 @@ def watched(run):
         try:
             result = run()
         finally:
-            recorder.close("ended")
+            recorder.close()
         events = read_journal(Path(folder), dist.get_rank())
         assert not [event for event in events if event["kind"] == "trouble"], events
         return result, [read_update(event, WORLD) for event in events if event["kind"] == "update"]
