@@ -18,7 +18,7 @@ ANSWER = re.compile(
 
 
 def varying() -> list[Numbers[Any]]:
-    """The tasks that have numbers of a course, in order. Imports all checks of the book."""
+    """Return the tasks that have numbers of a course, in order. Imports all checks of the book."""
     found: list[Numbers[Any]] = []
     for chapter in sorted({each.number for each in checkout.chapters() if list_tasks(each.number)}):
         found += numbers_of(chapter)
@@ -43,14 +43,14 @@ def write_course(seed: int, folder: Path, for_teachers: Path) -> list[Path]:
 
 
 def solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
-    """Each exercise of the course ``seed``: its name, and the instructor's notebook."""
+    """Yield each exercise of the course ``seed``: its name, and the instructor's notebook."""
     numbers = {each.task: each for each in varying()}
     for path in sorted(checkout.solutions().glob("[0-9][0-9]_*.ipynb")):
         yield path.name, of_course(read(path), seed, numbers)
 
 
 def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -> Notebook:
-    """An instructor's notebook with the course's numbers. Raises `DpbookError` where a phrase is not found."""
+    """Return an instructor's notebook with the course's numbers. Raises `DpbookError` where a phrase is not found."""
     cells, current, missing, stale = [], "", dict[str, set[str]](), False
     for cell in solution["cells"]:
         if cell["cell_type"] == "markdown" and (found := HEADING.match(source(cell))):
@@ -87,7 +87,7 @@ def _answered(text: str, answer: str) -> str:
 
 
 def _with(cell: Cell, text: str, stale: bool) -> Cell:
-    """The cell with another text; what a changed one printed before is gone, and so is what comes after it (stale)."""
+    """Return the cell with another text; outputs of a changed cell, and of those after it (``stale``), are dropped."""
     if text == source(cell) and not (stale and cell.get("outputs")):
         return cell
     changed = {**cell, "source": text.splitlines(keepends=True)}

@@ -22,12 +22,12 @@ from dpbook.figures import PLAYER_MIME
 
 
 def html(markdown: str) -> str:
-    """The words of a cell, or a part of them."""
+    """Return the words of a cell, or a part of them."""
     return str(_READER(markdown))
 
 
 def sentences(paragraph: str, most: int) -> str:
-    """The first sentences of a paragraph."""
+    """Return the first sentences of a paragraph."""
     return " ".join(re.split(r"(?<=[.!?])\s+(?=[A-Z`*$(])", " ".join(paragraph.split()))[:most])
 
 
@@ -86,7 +86,7 @@ def write_slides(notebook: Path, folder: Path) -> Path:
 
 
 def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
-    """The beats of a chapter in order. What a reader reads between them is left to who speaks."""
+    """Yield the beats of a chapter in order. What a reader reads between them is left to the speaker."""
     section = ""
     for place, cell in enumerate(cells):
         if cell["id"] == "ways-on":
@@ -125,7 +125,7 @@ def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Ite
 
 
 def _example(behind: Sequence[Cell]) -> str:
-    """The code of the next cell, and what it says."""
+    """Return the code of the next cell, and what it says."""
     cell = next(iter(behind), None)
     if cell is None or cell["cell_type"] != "code" or "yours" in tags(cell):
         return ""
@@ -133,7 +133,7 @@ def _example(behind: Sequence[Cell]) -> str:
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
-    """Each question, its answer on the next slide, and behind the last one the run that shows it."""
+    """Yield each question, its answer on the next slide, and after the last one the run that shows it."""
     begin, found = 0, list(ANSWER.finditer(words))
     for match in found:
         before = words[begin : match.start()].strip()
@@ -148,7 +148,7 @@ def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Sli
 
 
 def _lead(context: str) -> str:
-    """The last paragraph before a question; with the one before where it is a list, a table or a formula."""
+    """Return the last paragraph before a question; also the one before it if it is a list, a table or a formula."""
     *before, last = context.strip().split("\n\n")
     return "\n\n".join([*before[-1:], last] if last.startswith(BLOCKS) else [last])
 
@@ -212,7 +212,7 @@ def _asserts(text: str) -> list[str]:
 
 
 def _images(cell: Cell) -> Iterator[str]:
-    """The pictures that a cell shows, and its players."""
+    """Yield the pictures that a cell shows, and its players."""
     for output in cell["outputs"]:
         data = output.get("data", {})
         if PLAYER_MIME in data:
@@ -222,7 +222,7 @@ def _images(cell: Cell) -> Iterator[str]:
 
 
 def _caption(cell: Cell, behind: Sequence[Cell]) -> str:
-    """The sentence with which the words behind the picture begin, unless these are about something else."""
+    """Return the sentence with which the text after the picture begins, unless it is about something else."""
     note = f'<p class="note">{MEASURED}</p>' if "measurement" in tags(cell) else ""
     following = next((other for other in behind if other["cell_type"] == "markdown"), None)
     words = source(following) if following and following["id"] != "objectives" else ""

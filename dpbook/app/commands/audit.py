@@ -15,7 +15,7 @@ WITHOUT_GPUS = 3
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.usage = "dpbook audit [options] script.py [its arguments]"
     parser.description = (
         "Start a training script, which is not changed, on several ranks, watch its first updates, "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.add_argument("--nproc", type=int, default=2, help="number of ranks (default: %(default)s)")
     parser.add_argument(
         "--algorithms",

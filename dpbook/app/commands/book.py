@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.description = (
         "Build the book as static pages from the stored notebooks. Nothing is executed, and the pages ask no other "
         "host for anything: open index.html, or serve the folder under any address."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.description = (
         "Write the exercises with a course's own numbers in the tasks that ask for a value, and their solutions into "
         "another folder, which is not handed out. Or write questions for an oral exam with numbers of their own. The "

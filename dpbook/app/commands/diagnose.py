@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.description = (
         "Read the Flight Recorder dumps of a run that hung or failed, of whatever program, and say which rank did not "
         "come to which collective. The exit status is 0 if all ranks made the same calls and all ended, else 1: also "

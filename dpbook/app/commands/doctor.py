@@ -4,7 +4,7 @@ import argparse
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
 
 

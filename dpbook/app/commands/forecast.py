@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.usage = "dpbook forecast [options] script.py [its arguments]"
     parser.description = (
         "Start a training script, which is not changed, on one process, measure some of its "
@@ -117,7 +117,7 @@ def _check(spec: Launch, updates: int, worlds: Sequence[int], links: Sequence[Co
 
 
 def _here(ranks: int) -> Connection:
-    """The link of this machine, measured."""
+    """Return the link of this machine, measured."""
     from dpbook.core import machine
     from dpbook.ranks import sweep, sweep_accelerators
     from dpbook.runs.forecast import fit_connection

@@ -21,7 +21,7 @@ FORMATS = ("plain", "canvas", "moodle")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
         help="a notebook, a folder of notebooks, or a class: a folder of either",

@@ -4,7 +4,7 @@ import argparse
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.add_argument("--ip", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine)")
     parser.add_argument("--port", type=int, default=8888, help="first port to try (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening it")

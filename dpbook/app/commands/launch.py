@@ -23,7 +23,7 @@ CONTINUED = 128 + signal.SIGUSR1
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options; those of the training program are its own."""
+    """Add the options of the command, without those of the training program."""
     parser.description = (
         "Start a training run with torchrun. Options that are not listed here are the program's; "
         "`dpbook launch --program-help` lists those. To start a script of your own, give it and its arguments last, "
@@ -199,7 +199,7 @@ def _preset_for(parsed: argparse.Namespace, nproc: int, nnodes: int, gpus: Seque
 
 
 def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
-    """The parsed options of our program; None where somebody's script is to be started."""
+    """Return the parsed options of our program; None where a user's script is to be started."""
     parser = _program_parser()
     if args.script is not None and not any(args.script):
         parser.error("nothing comes after --, or an empty word: a script belongs there (is a variable not set?)")

@@ -13,7 +13,7 @@ SCRIPT = "train.py"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.description = (
         "Write a training script with a mistake that --seed draws. Run it, audit it, read it; then say what is wrong, "
         "with --cause, --rank and --line. The exit status is 0 where all three are right, 1 where not."

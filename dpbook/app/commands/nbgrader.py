@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.description = (
         "Write nbgrader's configuration and an assignment for each exercise, with its solutions, into a folder. "
         "What is there is kept. Then, in that folder: nbgrader generate_assignment 01_four_phase_loop"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.add_argument("folder", type=Path, help="folder of the run, such as runs/run")
     parser.add_argument("--baseline", type=Path, help="folder of the same training on one process, to compare with")
 

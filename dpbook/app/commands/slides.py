@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of the command."""
     parser.description = (
         "Make slides of chapters from their notebooks: title, questions with their answers on the next slide, the runs "
         "that show them, pictures and players, summary, exercise. A deck is one HTML file that needs no network; arrow "

@@ -73,7 +73,7 @@ class Diagnosis:
         return not self.problems
 
     def to_json(self) -> str:
-        """The diagnosis as JSON, for a program or a bug report."""
+        """Return the diagnosis as JSON, for a program or a bug report."""
         return json.dumps({"dpbook": __version__, "ok": self.ok, **asdict(self)}, indent=2)
 
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ def _package(name: str, needs: str, loaded: Future[Torch | None] | None = None) 
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (2, 13, 0) for ``2.13.0+cpu``. ``packaging`` may be what is missing here."""
+    """Return the leading numbers of a version: (2, 13, 0) for ``2.13.0+cpu``. ``packaging`` may be what is missing."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, leading[0].split("."))) if leading else ()
 

@@ -102,7 +102,7 @@ def _runtime_folder(env: Mapping[str, str]) -> Path:
 
 
 def _description(folder: Path, pid: int) -> Path:
-    """The file in which the server with this process id describes itself."""
+    """Return the file in which the server with this process id describes itself."""
     return folder / f"jpserver-{pid}.json"
 
 
@@ -139,7 +139,7 @@ FIRST = "chapters/00_start_here.ipynb"
 def server_command(
     directory: Path, *, ip: str = "127.0.0.1", port: int = 8888, browser: bool = True, allow_root: bool = False
 ) -> list[str]:
-    """The command line that serves the notebooks below ``directory`` and opens the first chapter."""
+    """Return the command line that serves the notebooks below ``directory`` and opens the first chapter."""
     command = [
         *(sys.executable, "-m", "jupyterlab"),
         f"--ServerApp.root_dir={directory}",
@@ -166,7 +166,7 @@ def first_page(directory: Path) -> str:
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """``base``, with this package on the path, so that a kernel finds dpbook without installation.
+    """Return ``base`` with this package on the path, so that a kernel finds dpbook without installation.
 
     A kernel keeps what it frees and computes with one thread, as ranks do; a variable that is set in ``base`` wins.
     The book's defaults for JupyterLab come before the user's configuration path: no question about fetching news. So

@@ -41,7 +41,7 @@ Cell = dict[str, Any]
 
 
 def without_spoilers(content: bytes) -> bytes:
-    """The notebook without the outputs that answer a prediction, and without those that are the reader's own.
+    """Return the notebook without outputs that answer a prediction, and without those that are the reader's own.
 
     No cell has a number, as the reader has run none.
     """
@@ -64,7 +64,7 @@ def without_spoilers(content: bytes) -> bytes:
 
 
 def with_predictions(content: bytes, there: bytes) -> bytes:
-    """The notebook ``content`` with the predictions made in another, by the ids of the cells."""
+    """Return the notebook ``content`` with the predictions made in another, by the ids of the cells."""
 
     own = predictions(there)
 
@@ -88,7 +88,7 @@ def predictions(content: bytes) -> dict[str, str]:
 
 
 def with_answers(content: bytes, there: bytes) -> bytes:
-    """The notebook ``content`` with the answers and predictions of another, by the ids of the cells; not its stubs."""
+    """Return the notebook ``content`` with another's answers, but for stubs, and predictions, by cell ids."""
 
     def carry(cells: list[Cell], answers: dict[str, Cell]) -> bool:
         found = False
@@ -102,7 +102,7 @@ def with_answers(content: bytes, there: bytes) -> bytes:
 
 
 def with_version(content: bytes) -> bytes:
-    """The notebook with the book's version in its metadata."""
+    """Return the notebook with the book's version in its metadata."""
 
     def write(notebook: dict[str, Any]) -> bool:
         notebook["metadata"].setdefault("dpbook", {})["version"] = __version__
@@ -120,12 +120,12 @@ def digest(name: str, content: bytes) -> str:
 
 
 def hashed(content: bytes) -> str:
-    """The SHA-256 of ``content``, in hexadecimal."""
+    """Return the SHA-256 of ``content``, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _outputs(content: bytes) -> list[list[Any]]:
-    """The cells in order, without what running and saving alters: outputs, counts, metadata, how lines are stored.
+    """Return the cells in order, without what running and saving alters: outputs, counts, metadata, storage of lines.
 
     Blank cells are left out: JupyterLab adds one when the last cell is run.
     """
@@ -137,7 +137,7 @@ def _outputs(content: bytes) -> list[list[Any]]:
 
 
 def _changed(content: bytes, change: Callable[[dict[str, Any]], bool]) -> bytes:
-    """The notebook after ``change``, which says whether there was one."""
+    """Return the notebook after ``change``, which says whether there was one."""
     try:
         notebook = json.loads(content)
         if not change(notebook):
@@ -344,7 +344,7 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
 
 
 def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> str:
-    """The first name beside ``name`` that is free, or holds nothing of the reader's."""
+    """Return the first name beside ``name`` that is free, or holds nothing of the reader's."""
     stem, dot, suffix = name.rpartition(".")
     for number in itertools.count(1):
         beside = f"{stem}.new{number if number > 1 else ''}{dot}{suffix}"
@@ -359,7 +359,7 @@ def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -
 
 
 def _with_answers(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> bytes:
-    """A new version of ``name`` with the reader's answers: those of the file itself, then of the versions beside it."""
+    """Return a new version of ``name`` with the reader's answers: the file's own, then those of versions beside it."""
     stem, _, suffix = (workbook / name).name.rpartition(".")
     beside = (workbook / name).parent.glob(f"{stem}.new*.{suffix}")
     for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:

@@ -26,7 +26,7 @@ _KERNELS = Starter(*_LOADED)
 
 @contextlib.contextmanager
 def shared(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """``environment``, made so that all processes that get it can fork their kernels from one server."""
+    """Return ``environment``, made so that all processes that get it can fork their kernels from one server."""
     with _KERNELS.share({**environment, **_BACKEND}) as variables:
         yield {**environment, **variables}
 

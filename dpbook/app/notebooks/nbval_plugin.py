@@ -139,7 +139,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def shape(outputs: Sequence[Any]) -> list[Any]:
-    """The kinds of ``outputs`` in order, and their plain text with each number replaced and each run of blanks one."""
+    """Return the kinds of ``outputs`` in order, and their plain text with numbers and runs of blanks replaced."""
     return [_shape(output) for output in outputs]
 
 

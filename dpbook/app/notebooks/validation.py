@@ -156,7 +156,7 @@ def _settle(notebook: Any) -> None:
 
 
 def _read(path: Path) -> Any:
-    """The notebook stored in ``path``. Raises `DpbookError` if there is none."""
+    """Return the notebook stored in ``path``. Raises `DpbookError` if there is none."""
     import nbformat
 
     try:
@@ -181,7 +181,7 @@ def _check_readable(notebooks: Sequence[Path]) -> None:
 
 
 def _targets(paths: Sequence[Path]) -> list[Path]:
-    """``paths``, or else all chapters and solutions. Raises `DpbookError` for one with nothing in it to validate."""
+    """Return ``paths``, or else all chapters and solutions. Raises `DpbookError` for one with nothing to validate."""
     for path in paths:
         if not path.exists():
             raise DpbookError(f"{path} does not exist")
@@ -198,7 +198,7 @@ def _targets(paths: Sequence[Path]) -> list[Path]:
 
 
 def notebooks(paths: Sequence[Path]) -> list[Path]:
-    """The notebooks in ``paths`` (notebooks and folders), or else all chapters and solutions, as absolute paths.
+    """Return the notebooks in ``paths`` (notebooks and folders), or all chapters and solutions, as absolute paths.
 
     Raises `DpbookError` for a path with nothing in it to validate.
     """
@@ -206,7 +206,7 @@ def notebooks(paths: Sequence[Path]) -> list[Path]:
 
 
 def _notebooks(paths: Sequence[Path]) -> list[Path]:
-    """The notebooks among ``paths``, and those in the folders among them but for hidden ones."""
+    """Return the notebooks among ``paths``, and those in the folders among them except hidden ones."""
     return [notebook for path in paths for notebook in _inside(path) if notebook.suffix == ".ipynb"]
 
 
@@ -225,7 +225,7 @@ def _need(*packages: str) -> None:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[dict[str, str]]:
-    """The environment in which outputs are stored and compared, without the user's own IPython start-up files.
+    """Return the environment in which outputs are stored and compared, without the user's IPython start-up files.
 
     No kernel keeps its history in a database: one that has to wait for the others says so in a cell's output. All
     notebooks and tests start their ranks through one server: to load torch for each takes three seconds.

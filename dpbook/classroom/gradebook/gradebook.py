@@ -47,7 +47,7 @@ class Roster:
     rows: tuple[Row, ...]
 
     def match(self, names: Sequence[str]) -> tuple[list[Row | None], list[str]]:
-        """For each submission its row, None where there is no one row; and what is to be told of this."""
+        """Return the row of each submission, None where none or several match, and remarks on the names."""
         found = [self._of(name) for name in names]
         matched = [rows[0] if len(rows) == 1 else None for rows in found]
         owners: dict[int, list[str]] = {id(row): [] for row in self.rows}
@@ -60,13 +60,13 @@ class Roster:
         return matched, remarks
 
     def _of(self, name: str) -> list[Row]:
-        """The rows that the first form of ``name`` which is anybody's belongs to."""
+        """Return the rows that match the first form of ``name`` that belongs to anybody."""
         keys = [(row, set(_keys(row))) for row in self.rows]
         return next((rows for form in _forms(name) if (rows := [row for row, own in keys if form in own])), [])
 
 
 def read(path: Path) -> Roster:
-    """The roster in a CSV file: an export of Canvas's gradebook or of Moodle's participants, or one of your own.
+    """Return the roster in a CSV file: an export of Canvas's gradebook, of Moodle's participants, or one of your own.
 
     Raises `DpbookError` where it cannot be read or no column says who somebody is.
     """
@@ -92,13 +92,13 @@ def cell(row: Row, title: str) -> str:
 
 
 def name(row: Row) -> str:
-    """The student's name; empty where the roster has none."""
+    """Return the student's name; empty where the roster has none."""
     last = cell(row, "Last name") or cell(row, "Surname")
     return cell(row, "Student") or f"{cell(row, 'First name')} {last}".strip()
 
 
 def _is_note(row: Row) -> bool:
-    """A line of Canvas's export that is of no student."""
+    """Whether a row is a line of Canvas's export that is of no student."""
     return any("points possible" in text.lower() for text in row.values()) or not any(_keys(row))
 
 
@@ -114,7 +114,7 @@ def _keys(row: Row) -> Iterator[str]:
 
 
 def _forms(name: str) -> Iterator[str]:
-    """The name of a submission, and what Canvas, Moodle, a number of the exercise or of a copy have made it from."""
+    """Yield the name of a submission, and those from which Canvas, Moodle, an exercise's number or a copy made it."""
     name = _small(name)
     yield name
     patterns = CANVAS_NAME.match, MOODLE_NAME.match, _NUMBERED.fullmatch, _COPY.fullmatch
@@ -158,7 +158,7 @@ Points = dict[str, int]
 
 
 def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[bytes, list[str]]:
-    """The file's content, in the ``form`` "plain", "canvas" or "moodle", and what is to be told of names.
+    """Return the file's content, in the ``form`` "plain", "canvas" or "moodle", and remarks on the names.
 
     Submissions stand in the order of their names. A task is empty where its exercise was not handed in or not graded,
     and so are points that a person has not given yet.
@@ -239,7 +239,7 @@ def _titles(form: str, roster: Roster | None) -> list[str]:
 def _who(
     form: str, titles: list[str], submission: SubmissionMarks, row: Row | None, listed: bool
 ) -> Iterator[str | int]:
-    """The cells before the points. Of a submission that is nobody's they hold its own name."""
+    """Yield the cells before the points. For a submission that is nobody's they hold its own name."""
     if form == "plain":
         yield submission.name
         yield from ((row or {}).get(title, "") for title in titles[1:-1])
@@ -254,7 +254,7 @@ def _who(
 
 
 def _harmless(value: str | int) -> str | int:
-    """A text that no spreadsheet takes for a formula, and Canvas not for its line of possible points."""
+    """Return a text that no spreadsheet takes for a formula, and Canvas not for its line of possible points."""
     if isinstance(value, int):
         return value
     value = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], value).replace(_POSSIBLE, _POSSIBLE.lower())
@@ -262,7 +262,7 @@ def _harmless(value: str | int) -> str | int:
 
 
 def results(marks: Marks) -> dict[str, Any]:
-    """A test for each task, visible to the learner. Raises `DpbookError` unless there is exactly one submission."""
+    """Return a test for each task, visible to the learner. Raises `DpbookError` unless there is one submission."""
     if len(marks.submissions) != 1:
         raise DpbookError(f"Gradescope takes the marks of one submission, and these are of {len(marks.submissions)}")
     submission = marks.submissions[0]

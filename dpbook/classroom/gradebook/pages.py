@@ -142,5 +142,5 @@ def _tasks(rows: Rows) -> Iterator[_Task]:
 
 
 def _plain(name: str) -> str:
-    """Part of a file's name, on any system."""
+    """Return a part of a file's name, for any system."""
     return re.sub(r"[^\w]+", "-", name)[:40].strip("-") or "submission"

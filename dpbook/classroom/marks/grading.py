@@ -66,7 +66,7 @@ class Judged:
 
 
 def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
-    """Each task with what came of it, in any order. A judge that is ended takes no other task with it."""
+    """Yield each task with its result, in any order. A judge that is ended takes no other task with it."""
     left = dict.fromkeys(work)
     for one, result in _in_pool(work, servers, seed, jobs):
         del left[one]
@@ -109,7 +109,7 @@ _given: list[Any] = []
 
 
 def _begin(servers: Servers, seed: int, places: Any) -> None:
-    """A judge begins, which takes no more memory than it needs."""
+    """Prepare the process of a judge, which takes no more memory than it needs."""
     containment.die_with_parent()
     os.sched_setaffinity(0, places.get())
     gc.freeze()
@@ -189,7 +189,7 @@ Place = tuple[int, int]
 
 
 def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda finished, of: None) -> Marks:
-    """The marks of all submissions, in their order; each is what it would be if it was graded alone.
+    """Return the marks of all submissions, in their order; each is what it would be if it was graded alone.
 
     Raises `DpbookError` on a system that is not Linux.
     """

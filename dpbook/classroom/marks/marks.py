@@ -123,7 +123,7 @@ class Marks:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For other programs: no case's source, no time."""
+        """Return the marks as JSON for other programs, without the source of cases and without times."""
         return {
             "seed": self.seed,
             "course": self.course,
@@ -160,7 +160,7 @@ WIDTH = 110
 
 
 def table(marks: Marks) -> str:
-    """All of ``marks``; of a class a summary, last."""
+    """Return all of ``marks`` as a table; of a class a summary, last."""
     lines = [line for submission in marks.submissions for line in _submission_lines(submission)]
     if len(marks.submissions) > 1:
         lines += list(_class(marks))
@@ -219,13 +219,13 @@ NOT_RUN: dict[str, Any] = {"outputs": [], "execution_count": None}
 
 
 def exercise_named(name: str) -> int | None:
-    """The chapter whose exercise has this name, without ``.ipynb``; None if none has."""
+    """Return the chapter whose exercise has this name, without ``.ipynb``; None if none has."""
     there = (checkout.book() / "exercises" / f"{name}.ipynb").is_file()
     return int(name[:2]) if there and name[:2].isdecimal() else None
 
 
 def answered(released: Notebook, exercise: Exercise | None) -> Notebook:
-    """The released notebook with the answers of an exercise, None where none could be read, and without outputs."""
+    """Return the released notebook, without outputs, with the answers of an exercise; None where none could be read."""
     code = {taken.task.answer_cell: taken.text or "" for taken in exercise.answers} if exercise else {}
     words = {each.id: each.answer for each in exercise.words} if exercise else {}
     return {**released, "cells": [_answered(cell, {**code, **words}) for cell in released["cells"]]}
@@ -237,7 +237,7 @@ def _answered(cell: Cell, texts: dict[str, str]) -> Cell:
 
 
 def reported(nb: Notebook, marks: ExerciseMarks, chapter: int) -> Notebook:
-    """The notebook with points and report in the check cells of this chapter, and without their hidden tests.
+    """Return the notebook with points and report in the chapter's check cells, and without their hidden tests.
 
     Points count as much as the cell says. Raises `DpbookError` for a check cell that is no task's: nbgrader would
     give it all points.

@@ -46,7 +46,7 @@ def is_archive(path: Path) -> bool:
 
 
 def code_cells(path: Path) -> list[Cell]:
-    """The cells of code of a notebook, in order. Raises `Unreadable`."""
+    """Return the cells of code of a notebook, in order. Raises `Unreadable`."""
     found = [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
     size = sum(len(cell.source) for cell in found)
     if size > MAX_CODE:
@@ -57,7 +57,7 @@ def code_cells(path: Path) -> list[Cell]:
 
 
 def text_cells(path: Path) -> list[Cell]:
-    """The cells of text of a notebook, in order. Raises `Unreadable`."""
+    """Return the cells of text of a notebook, in order. Raises `Unreadable`."""
     return [_cell(each) for each in _cells(path) if each.get("cell_type") == "markdown"]
 
 
@@ -146,7 +146,7 @@ class InWords:
 
 
 def in_words(chapter: int, cells: list[Cell]) -> tuple[InWords, ...]:
-    """The chapter's questions in words, with what the ``cells`` of a handed in notebook answer."""
+    """Return the chapter's questions in words, with what the ``cells`` of a handed in notebook answer."""
     written = {cell.grade_id: cell.source for cell in cells}
     return tuple(replace(each, answer=_answer_in_words(written.get(each.id, ""))) for each in _asked(chapter))
 
@@ -158,7 +158,7 @@ def _answer_in_words(text: str) -> str:
 
 @cache
 def _asked(chapter: int) -> tuple[InWords, ...]:
-    """The chapter's questions without an answer; none where there is no exercise."""
+    """Return the chapter's questions without an answer; none where there is no exercise."""
     folder = checkout.solutions() if checkout.is_checkout() else checkout.book() / "exercises"
     path = next(iter(sorted(folder.glob(f"{chapter:02}_*.ipynb"))), None)
     return tuple(_questions(path)) if path else ()
@@ -210,7 +210,7 @@ class Exercise:
 
 
 def take(path: Path) -> Exercise:
-    """The answers in the notebook at ``path``. Raises `Unreadable`, also for one that is no exercise of the book."""
+    """Return the answers in the notebook at ``path``. Raises `Unreadable`, also if it is no exercise of the book."""
     cells = code_cells(path)
     chapter = _chapter(cells, path.name)
     asked = list_tasks(chapter) if chapter is not None else []
@@ -229,7 +229,7 @@ def _of_version(path: Path) -> Iterator[str]:
 
 
 def exercise_of(path: Path) -> int | None:
-    """The chapter whose exercise the notebook at ``path`` seems to be; of one that cannot be read, by its name."""
+    """Return the chapter whose exercise the notebook at ``path`` seems to be; if it cannot be read, by its name."""
     try:
         cells = code_cells(path)
     except Unreadable:
@@ -279,7 +279,7 @@ def _of_another(cell: Cell, task: Task) -> bool:
 
 
 def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
-    """Names that the answer uses and that only cells define which are not taken."""
+    """Yield names that the answer uses and that only cells define which are not taken."""
     reference = _reference(task.chapter)
     given = {name for cell in reference for name in _bound(cell.source)}
     own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _bound(cell.source)}
@@ -326,7 +326,7 @@ def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
 
 @cache
 def _reference(chapter: int) -> tuple[Cell, ...]:
-    """The cells of code of the exercise as a learner gets it; empty where there is none."""
+    """Return the cells of code of the exercise as a learner gets it; empty where there is none."""
     path = _published(chapter)
     return tuple(code_cells(path)) if path else ()
 
@@ -363,7 +363,7 @@ def _used(text: str) -> set[str]:
 
 @cache
 def _names(text: str) -> tuple[set[str], set[str], set[str]]:
-    """Names that a cell defines, those that it reads, those that it imports; none of one that is no Python."""
+    """Return the names that a cell defines, those that it reads and those that it imports; none if it is no Python."""
     try:
         tree = parse_cell(text)
         aliases = (

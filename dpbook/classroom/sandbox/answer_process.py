@@ -203,7 +203,7 @@ class Proxy:
 
 @cache
 def _methods(kind: Hashable) -> list[str]:
-    """Names of the methods that a type offers."""
+    """Return names of the methods that a type offers."""
     return [name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))]
 
 

@@ -74,7 +74,7 @@ class Clock(Limit):
         self._left_on_clock -= time.monotonic() - self._begun
 
     def forget(self) -> None:
-        """All processes have been ended."""
+        """Forget all processes, after they have been ended."""
         self.known, self.keepers = [], []
 
     def look(self) -> None:

@@ -1,6 +1,6 @@
 """Containment of an answer by the kernel: namespaces, Landlock, another user, limits.
 
-Linux alone. Each function says what it could do; what could not be done is told as "not contained".
+Linux alone. Each function says what it could do; what could not be done is reported as "not contained".
 """
 
 import ctypes
@@ -22,7 +22,7 @@ GUARDS = {
     "memory": "answers hold no memory that belongs to no process",
     "user": "answers run as a user of their own",
 }
-"""What may hold, in the order in which it is told."""
+"""What may hold, in the order in which it is reported."""
 
 FIRST_USER, USERS = 61_200, 4_000
 """Numbers of users that systems leave to such purposes."""
@@ -79,7 +79,7 @@ def adopt_orphans() -> None:
 
 
 def leave_network() -> bool:
-    """This process gets namespaces of its own for mounts, network and messages; returns whether it did."""
+    """Give this process namespaces of its own for mounts, network and messages; return whether it worked."""
 
     def unshare() -> None:
         user, group = os.getuid(), os.getgid()
@@ -177,7 +177,7 @@ def _allow(ruleset: int, path: Path, allowed: int) -> None:
 
 
 def refuse_lonely_memory() -> bool:
-    """This process and its children get no memory that is counted for none of them, or outlives them.
+    """Refuse memory that is counted for no process, or outlives them, to this process and its children.
 
     That is shared memory without a file: what it holds stays when a process no longer maps it.
     """

@@ -64,7 +64,7 @@ class Frames:
             raise Ended from None
 
     def receive(self) -> tuple[bytes, memoryview]:
-        """The next frame. Raises `Ended`, and `BadFrame` for one that is too large."""
+        """Return the next frame. Raises `Ended`, and `BadFrame` for one that is too large."""
         while len(self._rest) < _LENGTHS.size:
             self._rest += self._read(_AT_ONCE)
         text, data = _LENGTHS.unpack_from(self._rest)
@@ -136,7 +136,7 @@ class SharedArrays:
         return [number, array.dtype.str, offset, array.shape, array.strides]
 
     def _memory(self, array: Array) -> tuple[Array, int, Array]:
-        """The registered array in whose memory ``array`` lies (now, if none was), its number, and ``array``."""
+        """Return the registered array in whose memory ``array`` lies (now, if none was), its number, and ``array``."""
         owner = array
         while True:
             number = self._numbers.get(id(owner), -1)
@@ -163,7 +163,7 @@ class SharedArrays:
         return memory.find() if memory else None
 
     def resolve(self, reference: Reference) -> Array:
-        """The array of a reference. Raises `BadReference`."""
+        """Return the array of a reference. Raises `BadReference`."""
         try:
             number, dtype, offset, shape, strides = reference
             kind = np.dtype(str(dtype))
@@ -177,7 +177,7 @@ class SharedArrays:
             raise BadReference("an array that is none") from None
 
     def outgoing(self) -> tuple[list[list[int]], list[bytes]]:
-        """``[number, bytes]`` of every memory that the other side does not know as it is now, and these bytes.
+        """Return ``[number, bytes]`` of every memory that the other side does not know as it is now, and these bytes.
 
         Of one that is gone the bytes are -1.
         """
@@ -241,7 +241,7 @@ def _is_whole(array: Array) -> bool:
 
 
 def _raw(owner: Array) -> NDArray[np.uint8]:
-    """The memory of an array that `_is_whole`."""
+    """Return the memory of an array that `_is_whole`."""
     flat = owner if owner.flags.c_contiguous else owner.T
     return flat.reshape(-1).view(np.uint8) if flat.size else np.empty(0, np.uint8)
 
@@ -304,7 +304,7 @@ def _atom(value: Any) -> Any:
 
 
 def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]) -> Any:
-    """The value of which `write` made this. ``live`` makes what stands for it of a name. Raises `BadValue`."""
+    """Return the value of which `write` made this. ``live`` makes what stands for it of a name. Raises `BadValue`."""
     try:
         return _read(written, arrays, live, [MAX_ITEMS], MAX_DEPTH)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, BadReference, DpbookError):

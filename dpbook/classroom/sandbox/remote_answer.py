@@ -131,7 +131,7 @@ class RemoteAnswer(Answer):
         return result
 
     def _hosted(self, harness: Callable[..., Any], *args: Any) -> Any:
-        """``harness(answer, *args)`` in the process of this thread, which could say something else."""
+        """Return ``harness(answer, *args)``, called in the process of this thread, which could say something else."""
         self.beside = True
         return self._worker().request("beside", harness, args)
 
@@ -155,7 +155,7 @@ class RemoteAnswer(Answer):
         return self._loaded or ""
 
     def _worker(self) -> Worker:
-        """The process of this thread."""
+        """Return the process of this thread."""
         thread = threading.get_ident()
         if thread not in self._mine:
             self._mine[thread] = self._free.pop() if self._free else self._start()
@@ -187,7 +187,7 @@ class RemoteAnswer(Answer):
         self._printed = printed[: 2 * MAX_PRINTED]
 
     def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
-        """``work()`` within the limits, and what it raises as `Wrong`."""
+        """Return ``work()``, called within the limits; what it raises becomes `Wrong`."""
         seconds = min(self._share * (seconds if loading else min(seconds, self._clock.whole)), self._most)
         self._clock.begin_call(AFTER_TIMEOUT * seconds if self.late else seconds, loading)
         try:

@@ -66,7 +66,7 @@ class Keeper:
         self.guards = {"processes": bool(reply["processes"]), "network": bool(reply["network"])}
 
     def process_of(self) -> socket.socket:
-        """The socket of a new process."""
+        """Return the socket of a new process."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
@@ -123,7 +123,7 @@ class Servers:
             )
 
     def keeper(self, kind: Kind = Kind.NUMPY) -> Keeper:
-        """A new keeper. Raises `DpbookError` where its server has ended."""
+        """Return a new keeper. Raises `DpbookError` where its server has ended."""
         number = next(self._numbers)
         folder = Path(self._folder.name) / f"{os.getpid()}-{number}"
         folder.mkdir(mode=0o711)

@@ -55,7 +55,7 @@ class Blame(NamedTuple):
 
 
 def blame(error: BaseException) -> Blame:
-    """An error in one line: its type and message, and the last line of the learner's own code on its way.
+    """Return an error in one line: its type and message, and the last line of the learner's own code on its way.
 
     A deadlock has a line for each rank. Runs the error's own ``__str__``, so call this within a limit.
     """
@@ -114,7 +114,7 @@ def is_stub(error: BaseException) -> bool:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from: a rank's own error lies behind that of the run."""
+    """Yield the error and what it was raised from: a rank's own error lies behind that of the run."""
     for _ in range(10):
         if error is None:
             return
@@ -206,7 +206,7 @@ class Answer(ABC):
         return str(self._printed)
 
     def begin(self, seconds: float | None = None) -> None:
-        """A check begins, which may take so long in all; None is `CHECK_SECONDS`."""
+        """Begin a check, which may take ``seconds`` in all; None is `CHECK_SECONDS`."""
         self.last_call: LastCall | None = None
         """Shown by a report; None as long as the check has called nothing."""
         self._limit.begin_check(CHECK_SECONDS if seconds is None else seconds)
@@ -220,7 +220,7 @@ class Answer(ABC):
         self._limit.note_call(last_call)
 
     def value(self) -> Any:
-        """The answer itself as plain data."""
+        """Return the answer itself as plain data."""
         if not self._kind():
             raise NotAnswered
         return self._run(self._value, CALL_SECONDS)
@@ -296,7 +296,7 @@ def _called_once(results: dict[bytes, Any], key: bytes, make_call: Callable[[], 
 
 
 def value(answer: Answer) -> Any:
-    """The answer as plain data, where the task asks for a value. Raises `Wrong` or `NotAnswered`."""
+    """Return the answer as plain data, where the task asks for a value. Raises `Wrong` or `NotAnswered`."""
     return answer.value()
 
 

@@ -31,7 +31,7 @@ def begin_course(seed: int | None) -> None:
 
 
 def current_course() -> int | None:
-    """The seed of the course by whose numbers tasks are judged, None for the book's."""
+    """Return the seed of the course by whose numbers tasks are judged, None for the book's."""
     return _course
 
 
@@ -54,7 +54,7 @@ class Numbers(Generic[T]):
     answer: Callable[[T], Any]
 
     def of(self, seed: int | None) -> T:
-        """The numbers in the course ``seed``; None: the published ones."""
+        """Return the numbers in the course ``seed``; None: the published ones."""
         if seed is None:
             return self.published
         found: T = _drawn(self, seed)
@@ -100,7 +100,7 @@ def known_mistake(got: Any, mistakes: Mapping[str, Any], bound: Any = None) -> s
 
 
 def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequence[Any]:
-    """``got`` is a tuple, list or vector of ``count`` items, ``expected`` in words; returns it."""
+    """Return ``got``, a tuple, list or vector of ``count`` items. ``expected`` says so in words."""
     if isinstance(got, np.ndarray) and got.ndim == 1:
         got = got.tolist()
     if not isinstance(got, tuple | list) or len(got) != count:
@@ -110,7 +110,7 @@ def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequen
 
 
 def expect_number(got: Any, where: str = "") -> float:
-    """``got`` is an int or a float; returns it as a float."""
+    """Return ``got``, an int or a float, as a float."""
     if not isinstance(got, int | float):
         raise _other_form("one number", got, where)
     return float(got)
@@ -149,7 +149,7 @@ def expect_close(
 
 
 def expect_at_most(par: float, got: float, unit: str, where: str = "") -> Reached:
-    """``got`` is at most ``par``. Returns what the report says: ``"6 rounds, at par"``.
+    """Expect ``got`` to be at most ``par``. Return what the report says: ``"6 rounds, at par"``.
 
     The plural's letters stand in brackets: ``"round(s)"``, ``"byte(s) per rank"``.
     """
@@ -161,7 +161,7 @@ def expect_at_most(par: float, got: float, unit: str, where: str = "") -> Reache
 def expect_schedule(
     got: Any, world: int, before: Placement | None = None, after: Placement | None = None, where: str = ""
 ) -> Schedule:
-    """``got`` is a `Schedule` for ``world`` ranks that promises and keeps what is asked; returns it.
+    """Return ``got``, a `Schedule` for ``world`` ranks that promises and keeps what is asked.
 
     ``before`` and ``after`` have one holding per chunk, so give them for ``got.n_chunks``; the defaults are those of an
     all-reduce. Contributions are counted, so this holds for every input.
@@ -186,7 +186,7 @@ def expect_schedule(
 
 
 def _other_form(expected: str, got: Any, where: str) -> Wrong:
-    """A value of another form is one cause in every check that meets it, and says nothing about what they ask."""
+    """Return the error for a value of another form: one cause in every check that meets it."""
     return Wrong(expected, describe_kind(got), where, cause=f"not {expected}")
 
 

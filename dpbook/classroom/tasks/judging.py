@@ -44,7 +44,7 @@ def report_of(task: Task, cases: Sequence[Case], seconds: float, printed: str) -
 
 
 def of_all_checks(rng: np.random.Generator) -> np.random.Generator:
-    """A generator that begins alike in all checks of a task, the one of a check being ``rng``.
+    """Return a generator that begins alike in all checks of a task, the one of a check being ``rng``.
 
     For checks that look at the same runs from different sides: see ``once`` of `call`.
     """

@@ -114,7 +114,7 @@ _registered: dict[str, Task] = {}
 
 
 def task(id: str) -> Task:
-    """The task of this id, ready to judge. Raises `InvalidArgument`, listing the known ones."""
+    """Return the task of this id, ready to judge. Raises `InvalidArgument`, listing the known ones."""
     if isinstance(id, str) and ID.fullmatch(id):
         _load(int(id[:2]))
         if id in _registered:
@@ -127,7 +127,7 @@ def task(id: str) -> Task:
 
 
 def list_tasks(chapter: int | None = None) -> list[Task]:
-    """All tasks in order, or those of one chapter. The sum of their ``points`` is what the chapter is worth."""
+    """Return all tasks in order, or those of one chapter. The sum of their ``points`` is what the chapter is worth."""
     for number in range(100) if chapter is None else (chapter,):
         _load(number)
     found = sorted(_registered.values(), key=lambda t: (t.chapter, int(t.id[3:])))
@@ -145,7 +145,7 @@ def _load(chapter: int) -> None:
 
 
 def parse(text: str, chapter: int) -> list[Task]:
-    """The tasks that a chapter's ``tasks.toml`` declares.
+    """Return the tasks that a chapter's ``tasks.toml`` declares.
 
     Raises `InvalidArgument`, naming file, task and check, for anything but well-formed tasks of this chapter.
     """
@@ -181,7 +181,7 @@ class Late:
     place: str
 
     def function(self) -> Run:
-        """The function itself. Raises `InvalidArgument`, naming the check, if the module has none of this name."""
+        """Return the function itself. Raises `InvalidArgument`, naming the check, if the module has none."""
         found: Run | None = getattr(import_module(self.module), str(self.name), None)
         if not callable(found):
             raise InvalidArgument(f"{self.place}: run", self.name, f"the name of a function in {self.module}")

@@ -16,17 +16,17 @@ KEEP_OUTPUT, SETUP = "keep-output", "setup"
 
 
 def as_python(text: str) -> str:
-    """The source of a cell as Python: lines for the shell or IPython become comments."""
+    """Return the source of a cell as Python: lines for the shell or IPython become comments."""
     return "\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
 
 
 def parse_cell(text: str) -> ast.Module:
-    """A cell as Python."""
+    """Return a cell as Python."""
     return ast.parse(as_python(text))
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """The names that the statements of a cell bind at its top level."""
+    """Return the names that the statements of a cell bind at its top level."""
     names = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -38,12 +38,12 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def used(tree: ast.Module) -> set[str]:
-    """The names that a cell reads, wherever in it."""
+    """Return the names that a cell reads, anywhere in it."""
     return set(names(tree, ast.Load))
 
 
 def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
-    """The names that a cell uses in this way, wherever in it."""
+    """Return the names that a cell uses in this way, anywhere in it."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
 
 
@@ -56,23 +56,23 @@ _STUB_MARK = "### STUB: "
 
 
 def source(cell: Cell) -> str:
-    """The text of a cell; the format allows a string or a list of lines."""
+    """Return the text of a cell; the format allows a string or a list of lines."""
     text = cell["source"]
     return text if isinstance(text, str) else "".join(text)
 
 
 def mark(cell: Cell) -> dict[str, Any]:
-    """A cell's nbgrader metadata, empty if it has none."""
+    """Return a cell's nbgrader metadata, empty if it has none."""
     return dict(cell["metadata"].get("nbgrader", {}))
 
 
 def tags(cell: Cell) -> list[str]:
-    """A cell's tags."""
+    """Return a cell's tags."""
     return list(cell["metadata"].get("tags", []))
 
 
 def without_regions(cell: Cell, place: str) -> str:
-    """The source of a code cell as the learner gets it. Raises `DpbookError`, beginning with ``place``."""
+    """Return the source of a code cell as the learner gets it. Raises `DpbookError`, beginning with ``place``."""
     lines = source(cell).split("\n")
     kept: list[str] = []
     end = 0
@@ -117,7 +117,7 @@ def marked_regions(text: str, place: str) -> Iterator[tuple[str, int, int]]:
 
 
 def title(cell: Cell, number: int) -> str:
-    """A cell's grade id, id or number, to name it in a message."""
+    """Return a cell's grade id, id or number, to name it in a message."""
     return f"cell {mark(cell).get('grade_id') or cell.get('id') or number}"
 
 
@@ -125,7 +125,7 @@ IN_WORDS = "YOUR ANSWER HERE"
 
 
 def read(path: Path) -> Notebook:
-    """A notebook as JSON. Raises `DpbookError` if it is none."""
+    """Return a notebook as JSON. Raises `DpbookError` if it is none."""
     try:
         nb = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(nb["cells"], list) and nb["nbformat"] == 4:
@@ -136,7 +136,7 @@ def read(path: Path) -> Notebook:
 
 
 def learners(nb: Notebook, name: str) -> Notebook:
-    """The learner's version of an instructor's notebook; ``name`` is used in errors.
+    """Return the learner's version of an instructor's notebook; ``name`` is used in errors.
 
     Raises `DpbookError`, naming notebook and cell, for marks that do not pair up or are where they may not be.
     """
@@ -161,5 +161,5 @@ def _learners_cell(cell: Cell, place: str) -> Cell:
 
 
 def dumps(nb: Notebook) -> bytes:
-    """A notebook as nbformat and JupyterLab write it, the same for the same content."""
+    """Return a notebook as nbformat and JupyterLab write it, the same for the same content."""
     return (json.dumps(nb, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -86,7 +86,7 @@ class Difference(NamedTuple):
 
 
 def difference(expected: Any, got: Any, bound: Any = None, axes: Sequence[str] = ()) -> Difference | None:
-    """The first place where ``got`` is not ``expected``, or None. Both are plain data.
+    """Return the first place where ``got`` is not ``expected``, or None. Both are plain data.
 
     Types, lengths, shapes and dtypes must agree: an array is compared with an array of its dtype, a list or tuple with
     a list, tuple or 1-D array, a number with a number. With ``bound`` (a number, or for arrays an array that

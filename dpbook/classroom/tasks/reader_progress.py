@@ -135,7 +135,7 @@ PATIENCE = 10.0
 
 
 def progress() -> Progress:
-    """The reader's best points, task by task; none where no workbook is."""
+    """Return the reader's best points, task by task; none where no workbook is."""
     file = _file()
     try:
         best = {} if file is None else _parse(file.read_bytes())
@@ -169,7 +169,7 @@ def _file() -> Path | None:
 
 
 def _read(file: Path) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The points in ``file``; an unreadable one is moved aside, and a note says where to."""
+    """Return the points in ``file``; an unreadable one is moved aside, and a note says where to."""
     try:
         return _parse(file.read_bytes()), ()
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def _read(file: Path) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    """The points in a file. Raises `ValueError` for one that this version of dpbook has not written."""
+    """Return the points in a file. Raises `ValueError` for one that this version of dpbook has not written."""
     best = parse(content.decode(), FORMAT, VERSION).get("best")
     if not isinstance(best, dict) or any(type(points) is not int for points in best.values()):
         raise ValueError("no points by task")

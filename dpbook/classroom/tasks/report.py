@@ -23,7 +23,7 @@ _ndarray = np.ndarray
 
 
 def clean(text: str, limit: int = MAX_TEXT) -> str:
-    """``text`` without memory addresses, with control characters escaped, cut to ``limit`` characters. Lines stay."""
+    """Return ``text`` without memory addresses, control characters escaped, cut to ``limit`` characters. Lines stay."""
     text = _ADDRESS.sub("", text[: 2 * limit])
     if not text.isprintable():
         text = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
@@ -31,18 +31,18 @@ def clean(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def as_lines(text: str, limit: int = 2 * MAX_TEXT) -> str:
-    """``text`` as `clean` leaves it, without blank lines."""
+    """Return ``text`` as `clean` leaves it, without blank lines."""
     return "\n".join(line.rstrip() for line in clean(text, limit).splitlines() if line.strip())
 
 
 def one_line(text: str, limit: int = MAX_TEXT) -> str:
-    """``text`` as `clean` leaves it, its lines joined by semicolons."""
+    """Return ``text`` as `clean` leaves it, its lines joined by semicolons."""
     lines = (" ".join(line.split()) for line in clean(text, limit).splitlines())
     return "; ".join(filter(None, lines))
 
 
 def a(noun: str) -> str:
-    """``noun`` with its article, judged by its first letter."""
+    """Return ``noun`` with its article, judged by its first letter."""
     return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
 
 
@@ -99,7 +99,7 @@ class _Unwritten(Exception):
 
 
 def written(name: str, args: Sequence[Any]) -> str:
-    """``name(…)`` as Python; "" where that is longer than `MAX_CALL`, or an argument has no short form.
+    """Return ``name(…)`` as Python; "" if that is longer than `MAX_CALL`, or an argument has no short form.
 
     Numbers, strings, None, lists, tuples, dicts, arrays, named tuples and dataclasses of such have one.
     """
@@ -153,7 +153,7 @@ def _python(value: Any) -> str:
 
 
 def _arguments(value: Any, names: Sequence[str], defaults: Mapping[str, Any]) -> list[str]:
-    """The fields of ``value``, but for those at the end that have their default."""
+    """Return the fields of ``value``, but for those at the end that have their default."""
     own = list(names)
     while own and own[-1] in defaults and getattr(value, own[-1]) == defaults[own[-1]]:
         own.pop()
@@ -171,7 +171,7 @@ def _array(value: NDArray[Any]) -> str:
 
 
 def _group(opening: str, items: Sequence[str], closing: str, most: int = WIDTH) -> str:
-    """The items in lines of up to ``most`` characters; one that has lines itself has them alone."""
+    """Return the items in lines of up to ``most`` characters; an item that has lines itself has them alone."""
     lines: list[str] = []
     for item in items:
         if lines and "\n" not in lines[-1] + item and len(lines[-1]) + len(item) + 2 <= most:
@@ -183,7 +183,7 @@ def _group(opening: str, items: Sequence[str], closing: str, most: int = WIDTH) 
 
 
 def rows(array: NDArray[Any], wrong: NDArray[np.bool_], name: str, mark: str = "") -> str:
-    """A 2-D array in lines, ``name`` and number before each, ``mark`` behind those with an element that is ``wrong``.
+    """Return a 2-D array in lines, with ``name`` and number before each, and ``mark`` after those that are ``wrong``.
 
     Cut to `MAX_ROWS` and `MAX_COLUMNS` around the first wrong element.
     """
@@ -260,7 +260,7 @@ class Case:
     """One check and what came of it. All strings are plain text, ready to show.
 
     ``reached`` is set where a passed check has a par. ``call`` is the call that failed, as Python. ``cause`` is the
-    same text in all cases that ended in the same way, and ``like`` the name of the first of these, where it is told.
+    same text in all cases that ended in the same way, and ``like`` the name of the first of these, where reported.
     """
 
     name: str
@@ -285,7 +285,7 @@ class Case:
         return f"stopped by the same cause as “{self.like}”" if self.like else self.note
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """For a case that failed in a way not told yet: label and text of what there is to say."""
+        """Yield label and text of what there is to say on a case that failed in a way not reported yet."""
         if not self.passed and self.answered and not self.like:
             rows = (
                 ("call", self.call),
