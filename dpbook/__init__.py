@@ -3,4 +3,4 @@
 Importing the package loads nothing else; each room is imported by its own name.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
