@@ -17,7 +17,7 @@ START_TIMEOUT_VARIABLE = "DPBOOK_START_TIMEOUT"
 CHECK_CALLS_VARIABLE = "DPBOOK_CHECK_CALLS"
 """Environment variable: the seconds that a rank waits for the others before a collective, to compare its arguments."""
 WATCHER_VARIABLE = "DPBOOK_WATCHER"
-"""Environment variable: the name of a module that watches the script."""
+"""Environment variable: the name of a module whose ``install()`` a rank calls before the program begins."""
 REPORT_VARIABLE = "DPBOOK_TORCHRUN_REPORT"
 """Environment variable: the path of the file for torchrun's report of a failure."""
 START_TIMEOUT = 300.0
@@ -31,33 +31,20 @@ than NCCL's time-out, whose watchdog would abort the ranks that wait before the 
 class Launch:
     """Launch of ``program`` on ``nproc`` ranks of this machine and of ``nnodes`` machines.
 
-    Parameters
-    ----------
-    program
-        A script and its arguments, or "-m", a module and its arguments.
-    endpoint
-        The place "host:port" where several nodes meet.
-    max_restarts
-        How often a failed run is started again.
-    start_timeout
-        Seconds for which ranks and nodes wait for each other at the start.
-    check_calls
-        If positive, the ranks compare their collectives before they call them, and wait so many seconds for a rank
-        that does not join.
-    threads
-        Threads of each rank for computation; by default its share of the cores.
-    torchrun_report
-        Whether torchrun's own report of a failure is shown.
-    hang_timeout
-        Seconds after which a run that hangs (`HangWatch`) is stopped; 0: never. None: `HANG_TIMEOUT`, but never with
-        several nodes, since each sees its own ranks alone.
-    logs
-        The parent of a new folder with the output of all ranks except rank 0. None: a folder below `LOG_FOLDER`, if the
-        launch fails.
-    watcher
-        A module whose ``install()`` every rank calls before the program begins.
-    variables
-        Environment variables that the watcher reads.
+    Attributes:
+        program: a script and its arguments, or "-m", a module and its arguments.
+        endpoint: the place "host:port" where several nodes meet.
+        max_restarts: how often a failed run is started again.
+        start_timeout: seconds for which ranks and nodes wait for each other at the start.
+        check_calls: if positive, the ranks compare their collectives before they call them, and wait so many seconds
+            for a rank that does not join.
+        threads: threads of each rank for computation; by default its share of the cores.
+        torchrun_report: whether torchrun's own report of a failure is shown.
+        hang_timeout: seconds after which a run that hangs (`HangWatch`) is stopped; 0: never. None: `HANG_TIMEOUT`, but
+            never with several nodes, since each sees its own ranks alone.
+        logs: the parent of a new folder with the output of all ranks except rank 0. None: a folder below `LOG_FOLDER`,
+            if the launch fails.
+        variables: further environment variables of the ranks.
 
     Raises `InvalidArgument`.
     """
@@ -73,7 +60,6 @@ class Launch:
     torchrun_report: bool = False
     hang_timeout: float | None = None
     logs: Path | None = None
-    watcher: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,7 +122,6 @@ class Launch:
             CHECK_CALLS_VARIABLE: str(self.check_calls),
             REPORT_VARIABLE: str(folder / failure_files.TORCHRUN_REPORT_FILE),
             failure_files.PREEMPTION_VARIABLE: str(folder / failure_files.PREEMPTION_FILE),
-            **({WATCHER_VARIABLE: self.watcher} if self.watcher else {}),
             **self.variables,
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }

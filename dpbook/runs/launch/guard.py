@@ -118,21 +118,22 @@ def watch_start(seconds: float, give_up: Callable[[], None]) -> None:
     torch waits for ten minutes or for thirty, and names no rank. Only the first call counts; nothing happens in a
     program that never calls it.
     """
-    threading.Thread(target=_watch_start, args=(threading.get_ident(), seconds, give_up), daemon=True).start()
+    thread = threading.get_ident()
 
-
-def _watch_start(thread: int, seconds: float, give_up: Callable[[], None]) -> None:
-    begun: float | None = None
-    while True:
-        time.sleep(POLL_SECONDS)
-        if not _joins(thread):
-            if begun is not None:
+    def watch() -> None:
+        begun: float | None = None
+        while True:
+            time.sleep(POLL_SECONDS)
+            if not _joins(thread):
+                if begun is not None:
+                    return
+            elif begun is None:
+                begun = time.monotonic()
+            elif time.monotonic() - begun > seconds:
+                give_up()
                 return
-        elif begun is None:
-            begun = time.monotonic()
-        elif time.monotonic() - begun > seconds:
-            give_up()
-            return
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _joins(thread: int) -> bool:

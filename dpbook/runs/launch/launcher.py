@@ -32,16 +32,19 @@ STDERR_BYTES = 200_000
 """Size of the end of torchrun's stderr that is kept: it names the ranks that failed."""
 LOG_FOLDER = Path("runs", "logs")
 """Parent of the logs of a failed launch by default."""
+STAMP = "%Y%m%d-%H%M%S"
+"""Name of a folder of logs."""
 StderrChunks = list[tuple[float, bytes]]
 """Parts of torchrun's stderr, each with the time of day."""
 
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """Result of a launch: its exit ``status``, 0 for success, and whether rank 0 ran on this node."""
+    """Result of a launch: its exit ``status``, 0 for success, whether rank 0 ran on this node, what was reported."""
 
     status: int
     had_rank_0: bool
+    messages: tuple[str, ...] = ()
 
 
 def launch(
@@ -57,8 +60,14 @@ def launch(
     The output of rank 0 goes to this process's own. That of the other ranks is kept in ``spec.logs``, or if the launch
     fails below `LOG_FOLDER`.
     """
+    messages: list[str] = []
+
+    def tell(message: str) -> None:
+        messages.append(message)
+        report(message)
+
     with temporary_folder("launch") as folder:
-        logs = new_folder(spec.logs, "") if spec.logs else folder / "logs"
+        logs = new_folder(spec.logs, time.strftime(STAMP)) if spec.logs else folder / "logs"
         chunks: StderrChunks = []
         begun = time.monotonic()
         child = subprocess.Popen(
@@ -73,7 +82,7 @@ def launch(
         attempt = failure_files.last_attempt(folder)
         has_logs = tidy_logs(logs)
         if signalled:
-            report(f"stopped by {signal.Signals(signalled).name}; no rank is left running")
+            tell(f"stopped by {signal.Signals(signalled).name}; no rank is left running")
         if failed or (not signalled and (child.returncode or hung)):
             torchrun_report = failure_files.read_or_empty(folder / failure_files.TORCHRUN_REPORT_FILE)
             if spec.torchrun_report:
@@ -84,12 +93,12 @@ def launch(
             if "SIGKILL" in reason.partition("\n")[0]:
                 reason = "\n".join(filter(None, [reason, memory.summary()]))
             kept = (logs if spec.logs else keep_logs(logs, spec.name)) if has_logs else None
-            report(reason + (f"\nthe output of the other ranks is in {kept}" if kept else ""))
+            tell(reason + (f"\nthe output of the other ranks is in {kept}" if kept else ""))
         elif not signalled and (folder / failure_files.PREEMPTION_FILE).exists():
             signalled = signal.SIGUSR1
-            report("ended after SIGUSR1; work may be left")
+            tell("ended after SIGUSR1; work may be left")
         status = 128 + signalled if signalled else int(hung) or child.returncode
-        return LaunchResult(status, (attempt / failure_files.STACK_FILE.format(0)).exists())
+        return LaunchResult(status, (attempt / failure_files.STACK_FILE.format(0)).exists(), tuple(messages))
 
 
 def _reason(spec: Launch, folder: Path, seconds: float, status: int, stderr: str, logs: Path, *, hung: bool) -> str:
@@ -99,7 +108,7 @@ def _reason(spec: Launch, folder: Path, seconds: float, status: int, stderr: str
             return f"no rendezvous answered at {spec.endpoint} within {spec.start_timeout:g} s"
         return f"not all of the {spec.nnodes} nodes joined at {spec.endpoint} within {spec.start_timeout:g} s"
     world = spec.nnodes * spec.nproc
-    lines = [why_it_failed(folder, world, seconds, status, stderr, logs=logs, hung=hung)]
+    lines = [why_it_failed(folder, world, seconds, status, stderr, logs, hung=hung)]
     if hung:
         timeout = spec.effective_hang_timeout
         lines.append(f"no rank made progress for {timeout:g} s, so the launch was stopped (--hang-timeout)")
@@ -188,15 +197,16 @@ def _end(child: subprocess.Popen[bytes], signals: list[int]) -> None:
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """Make a new folder for a launch: name and time, with a number if two launches begin within a second."""
-    stamp = "-".join(filter(None, [name, time.strftime("%Y%m%d-%H%M%S")]))
+    """Make a new folder in ``parent``; a number follows its name if there is one already. Raises `OSError`."""
     for number in count(1):
-        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        path = parent / (name if number == 1 else f"{name}-{number}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            continue
-        return path
+            if not parent.is_dir():
+                raise
+        else:
+            return path
     raise AssertionError("count does not end")
 
 
@@ -221,6 +231,7 @@ def tidy_logs(folder: Path) -> bool:
 def keep_logs(folder: Path, name: str) -> Path | None:
     """Copy tidy logs to `LOG_FOLDER` and return the copy; None if it has no room."""
     try:
-        return Path(shutil.copytree(folder, new_folder(LOG_FOLDER, name), dirs_exist_ok=True))
+        kept = new_folder(LOG_FOLDER, f"{name}-{time.strftime(STAMP)}")
+        return Path(shutil.copytree(folder, kept, dirs_exist_ok=True))
     except OSError:  # a full disk may be why the launch failed
         return None

@@ -39,22 +39,22 @@ class PreflightFinding:
 
 def preflight(
     nproc: int,
+    gpus: Sequence[machine.Gpu],
     *,
     nnodes: int = 1,
     endpoint: str | None = None,
-    gpus: Sequence[machine.Gpu] | None = None,
     is_script: bool = False,
 ) -> list[PreflightFinding]:
-    """Check this machine for a launch of ``nproc`` ranks on it; return the findings, problems first.
+    """Check this machine, which has these ``gpus``, for a launch of ``nproc`` ranks; return findings, problems first.
 
-    ``endpoint`` is where several nodes meet, "host:port"; ``gpus`` are this machine's, looked up if None. A script
-    (``is_script``) may use no GPU, or let ranks share one over gloo.
+    ``endpoint`` is where several nodes meet, "host:port". A script (``is_script``) may use no GPU, or let ranks share
+    one over gloo.
     """
-    devices = machine.gpus() if gpus is None else list(gpus)
+    missing = PreflightFinding("problem", "torch is not installed here: run `dpbook doctor` for details")
     findings = [
-        *_check_torch(),
-        *_check_processes(nproc, devices, is_script),
-        *_check_shared_memory(nproc, devices),
+        *([missing] if importlib.util.find_spec("torch") is None else []),
+        *_check_processes(nproc, gpus, is_script),
+        *_check_shared_memory(nproc, gpus),
         *_check_endpoint(nnodes, endpoint),
     ]
     return sorted(findings, key=lambda finding: finding.kind != "problem")
@@ -69,11 +69,6 @@ def gpus_without_torch_build(gpus: Sequence[machine.Gpu]) -> list[PreflightFindi
         "the CPU, over gloo. To use the GPUs, install a CUDA build of torch"
     )
     return [PreflightFinding("warning", text)]
-
-
-def _check_torch() -> Iterator[PreflightFinding]:
-    if importlib.util.find_spec("torch") is None:
-        yield PreflightFinding("problem", "torch is not installed here: run `dpbook doctor` for details")
 
 
 def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -> Iterator[PreflightFinding]:
@@ -134,23 +129,13 @@ def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECO
     if wrong:
         text = f"messages between GPUs {', '.join(wrong)} arrive with other bits than were sent: {PEER_REMEDY}"
         return [PreflightFinding("problem", text)]
-    return list(_unfinished_pairs(lines, completed, error, seconds))
-
-
-def _unfinished_pairs(
-    lines: Sequence[Sequence[str]], completed: bool, error: str, seconds: float
-) -> Iterator[PreflightFinding]:
-    """Yield the finding for a probe that did not send the messages of all pairs."""
-    waiting = bool(lines) and len(lines[-1]) == 2
-    if waiting and not completed:
-        pair = "–".join(lines[-1])
-        text = f"a message between GPUs {pair} has not arrived within {seconds:g} s: {PEER_REMEDY}"
-        yield PreflightFinding("problem", text)
-    elif not completed:
+    if not completed and lines and len(lines[-1]) == 2:
+        text = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"
+        return [PreflightFinding("problem", text)]
+    if not completed:
         text = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
-        yield PreflightFinding("warning", text)
-    elif error:
-        yield PreflightFinding("warning", f"messages between the GPUs could not be tested: {error}")
+        return [PreflightFinding("warning", text)]
+    return [PreflightFinding("warning", f"messages between the GPUs could not be tested: {error}")] if error else []
 
 
 def _run(command: Sequence[str], seconds: float) -> tuple[bool, str, str]:

@@ -53,7 +53,7 @@ class RankEvidence:
         os.set_blocking(writer, False)
         signal.signal(signal.SIGTERM, self._end)
         self._share_wakeup_fd(writer)
-        self._answer_abort()
+        _c_signal(signal.SIGABRT, _C_HANDLER(self._answer_abort))
         faulthandler.enable(file=self._stack)  # on a crash it writes the stack, then calls the earlier handlers
         faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
         os.register_at_fork(after_in_child=self._reset_after_fork)
@@ -124,12 +124,9 @@ class RankEvidence:
         except OSError:  # the folder is gone, or its disk is full: no reason to end a run
             return
 
-    def _answer_abort(self) -> None:
-        def answer(number: int) -> None:
-            self.write()
-            _c_signal(signal.SIGABRT, None)
-
-        _c_signal(signal.SIGABRT, _C_HANDLER(answer))
+    def _answer_abort(self, number: int) -> None:
+        self.write()
+        _c_signal(signal.SIGABRT, None)
 
     def _reset_after_fork(self) -> None:
         """Restore all handlers in a process that the rank forks: it is not the rank."""

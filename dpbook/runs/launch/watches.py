@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpbook.core import gibibytes, machine
 from dpbook.ranks import ProcessTable, all_processes, failure_files, family, process_of
@@ -26,18 +27,6 @@ MEMORY_PREFIX = "memory when last sampled: "
 """Beginning of the line about the memory of the ranks."""
 SAMPLING_SHARE = 0.02
 """Share of a core that may be spent on sampling, which takes longer with large processes."""
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """Report of a rank.
-
-    ``since``: the time of its last progress, as `time.time` counts. ``limit``: torch's time-out, in seconds, of the
-    collective that the rank waits in; None if it waits in none, or has done so for a few seconds only.
-    """
-
-    since: float
-    limit: float | None
 
 
 class HangWatch:
@@ -61,11 +50,11 @@ class HangWatch:
         folder = failure_files.last_attempt(self._launch)
         present = [rank for rank in self._ranks if not _is_gone(folder, rank)]
         beats = {rank: beat for rank in present if (beat := _heartbeat(folder, rank))}
-        waiting = {rank: beat for rank, beat in beats.items() if beat.limit is not None}
+        waiting = {rank: beat["limit"] for rank, beat in beats.items() if beat["limit"] is not None}
         now = time.time()
-        if not waiting or not (self._strict or all(beat.limit in TORCH_TIMEOUTS for beat in waiting.values())):
+        if not waiting or not (self._strict or all(limit in TORCH_TIMEOUTS for limit in waiting.values())):
             return False
-        since = max(beat.since for beat in beats.values())
+        since = float(max(beat["since"] for beat in beats.values()))
         self._note(now, since, {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()})
         return now - max(since, self._last_busy[0]) > self._timeout
 
@@ -81,11 +70,16 @@ def _is_gone(folder: Path, rank: int) -> bool:
     return (folder / failure_files.RESULT_FILE.format(rank)).exists() or not _exists(_process(folder, rank))
 
 
-def _heartbeat(folder: Path, rank: int) -> Heartbeat | None:
+def _heartbeat(folder: Path, rank: int) -> dict[str, Any]:
+    """Return what a rank reports: the time ``since`` which it makes no progress, and the ``limit`` of its wait.
+
+    ``limit`` is torch's time-out, in seconds, of the collective that it waits in; None if it waits in none, or has done
+    so for a few seconds only.
+    """
     try:
-        return Heartbeat(**json.loads(failure_files.read_or_empty(folder / failure_files.HEARTBEAT_FILE.format(rank))))
+        return dict(json.loads(failure_files.read_or_empty(folder / failure_files.HEARTBEAT_FILE.format(rank))))
     except ValueError:  # the rank is just writing it
-        return None
+        return {}
 
 
 def _process(folder: Path, rank: int) -> int:
@@ -169,15 +163,11 @@ class MemoryWatch:
 
 def _memory(process: int, table: ProcessTable) -> RankMemory | None:
     """Return the memory of a rank. A page that several processes share counts once, since each counts a part of it."""
-    sizes = {member: size for member in family(process, table) if (size := _proportional_size(member)) is not None}
+    pattern = r"^Pss:\s+(\d+) kB"  # the proportional set size
+    counts = {member: _count(f"/proc/{member}/smaps_rollup", pattern) for member in family(process, table)}
+    sizes = {member: 1024 * kibibytes for member, kibibytes in counts.items() if kibibytes is not None}
     main = sizes.pop(process, None)
     return None if main is None else RankMemory(main, sum(sizes.values()), len(sizes))
-
-
-def _proportional_size(process: int) -> int | None:
-    """Return the proportional set size of a process, in bytes."""
-    kibibytes = _count(f"/proc/{process}/smaps_rollup", r"^Pss:\s+(\d+) kB")
-    return None if kibibytes is None else kibibytes * 1024
 
 
 def _oom_kills() -> int | None:

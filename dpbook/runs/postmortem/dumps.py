@@ -94,11 +94,9 @@ def read_dumps(folder: Path, prefix: str | None = None, world: int | None = None
     ``world`` is the number of ranks. None takes the number that torch recorded, which it does not over gloo, or else
     the number of the last file.
 
-    Raises
-    ------
-    InvalidArgument
-        If there is no dump, if the folder has files of several runs and ``prefix`` does not choose one, if a file is
-        not a dump, or if there are more ranks than ``world``.
+    Raises:
+        InvalidArgument: if there is no dump, if the folder has files of several runs and ``prefix`` does not choose
+            one, if a file is not a dump, or if there are more ranks than ``world``.
     """
     dumps = {rank: _load(path) for rank, path in _files(folder, prefix).items()}
     groups, guessed = _groups(dumps)
@@ -107,9 +105,9 @@ def read_dumps(folder: Path, prefix: str | None = None, world: int | None = None
         n_ranks, guessed = check_int("world", world, n_ranks, MAX_RANKS), guessed - {"0"}
     groups["0"] = list(range(n_ranks))
     return Dumps(
-        call_records({rank: {"groups": groups, "calls": dump.calls} for rank, dump in dumps.items()}, n_ranks),
+        call_records({rank: dump | {"groups": groups} for rank, dump in dumps.items()}, n_ranks),
         tuple(sorted(set(range(n_ranks)) - dumps.keys())),
-        sum(dump.messages for dump in dumps.values()),
+        sum(dump["messages"] for dump in dumps.values()),
         guessed,
     )
 
@@ -134,16 +132,8 @@ def _files(folder: Path, prefix: str | None) -> dict[int, Path]:
     return next(iter(runs.values()))
 
 
-@dataclass(frozen=True)
-class _Dump:
-    """The parts of a file that are used: ``calls`` as `call_record` returns them, and the ranks of known ``groups``."""
-
-    calls: list[dict[str, Any]]
-    messages: int
-    groups: dict[str, list[int]]
-
-
-def _load(path: Path) -> _Dump:
+def _load(path: Path) -> dict[str, Any]:
+    """Read what is used of a file: "calls", as `call_record` returns them, "messages", and the ranks of "groups"."""
     if path.stat().st_size > MAX_BYTES:
         raise InvalidArgument(path.name, f"{path.stat().st_size:,} bytes", f"at most {MAX_BYTES:,}")
     content = path.read_bytes()
@@ -157,13 +147,13 @@ def _load(path: Path) -> _Dump:
         raise InvalidArgument(path.name, f"{type(error).__name__}: {error}", _EXPECTED) from None
 
 
-def _check(dump: Mapping[str, Any]) -> _Dump:
+def _check(dump: Mapping[str, Any]) -> dict[str, Any]:
     """Check the types and sizes of what torch writes: the comparison relies on them."""
     calls = [_checked_call(entry) for entry in dump["entries"] if not entry["is_p2p"]]
     groups = {
         _printable(group.get("name", key)): _ranks(group["ranks"]) for key, group in dump.get("pg_config", {}).items()
     }
-    return _Dump(calls, len(dump["entries"]) - len(calls), groups)
+    return {"calls": calls, "messages": len(dump["entries"]) - len(calls), "groups": groups}
 
 
 def _checked_call(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,14 +192,14 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _ForeignObject("a pickle with references")
 
 
-def _groups(dumps: Mapping[int, _Dump]) -> tuple[dict[str, list[int]], frozenset[str]]:
+def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[dict[str, list[int]], frozenset[str]]:
     """Return the ranks of each group, and the names of the groups whose ranks torch did not record, as over gloo.
 
     The known ranks of such a group are those that called a collective in it.
     """
     callers: dict[str, list[int]] = {}
     for rank, dump in sorted(dumps.items()):
-        for group in {call["group"] for call in dump.calls}:
+        for group in {call["group"] for call in dump["calls"]}:
             callers.setdefault(group, []).append(rank)
-    listed = {group: ranks for dump in dumps.values() for group, ranks in dump.groups.items() if ranks}
+    listed = {group: ranks for dump in dumps.values() for group, ranks in dump["groups"].items() if ranks}
     return callers | listed, frozenset(callers.keys() - listed.keys())

@@ -127,14 +127,14 @@ def read_evidence(
         rank: error for rank, error in raised.items() if error["type"] != "SystemExit" or rank not in ended_by_torchrun
     }
     first = min((float(error["time"]) for error in errors.values()), default=0.0)
-    results = {rank: folder / failure_files.RESULT_FILE.format(rank) for rank in begun}
     finished = [
         rank
-        for rank, path in results.items()
-        if path.exists() and (rank not in ended_by_torchrun or path.stat().st_mtime < first)
+        for rank in begun
+        if (result := folder / failure_files.RESULT_FILE.format(rank)).exists()
+        and (rank not in ended_by_torchrun or result.stat().st_mtime < first)
     ]
-    dumped = {rank: failure_files.read_or_empty(folder / failure_files.STACK_FILE.format(rank)) for rank in ranks}
-    dumped = {rank: stack for rank, stack in dumped.items() if stack}
+    paths = {rank: folder / failure_files.STACK_FILE.format(rank) for rank in ranks}
+    dumped = {rank: stack for rank, path in paths.items() if (stack := failure_files.read_or_empty(path))}
     silent = [rank for rank in begun if rank not in {*errors, *dumped, *finished}]
     forced = set(re.findall(r"Unable to shutdown process (\d+) via", stderr))
     killed = {

@@ -30,14 +30,14 @@ _WORLD_SIZE = re.compile(r"\d+/(\d+) clients joined|world_size=(\d+)")
 
 
 def why_it_failed(
-    folder: Path, world: int, timeout: float, status: int, stderr: str, *, logs: Path | None = None, hung: bool = False
+    folder: Path, world: int, timeout: float, status: int, stderr: str, logs: Path, *, hung: bool = False
 ) -> str:
     """Return the sentence of the first rule that applies to ranks under torchrun, which ended with ``status``.
 
-    ``stderr`` is that of torchrun and of rank 0. ``logs`` is the folder with the output of the other ranks, ``folder``
-    if None. ``hung``: the launcher ended the ranks because none of them made progress.
+    ``stderr`` is that of torchrun and of rank 0. ``logs`` is the folder with the output of the other ranks.
+    ``hung``: the launcher ended the ranks because none of them made progress.
     """
-    evidence = read_evidence(folder, world, status, stderr, logs or folder, hung=hung)
+    evidence = read_evidence(folder, world, status, stderr, logs, hung=hung)
     sentences = (rule(evidence) for rule in RULES)
     return next(filter(None, sentences), "") or failure_files.cause_of_failure(folder, world, timeout, {}, stderr)
 

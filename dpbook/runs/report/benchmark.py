@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.collectives import ALGORITHMS, Fit, fit
-from dpbook.core import InvalidArgument, check_one_of, files, machine
+from dpbook.core import check_one_of, files, machine
 from dpbook.ranks import Sweep, sweep, sweep_accelerators
 
 TORCH, ON_ACCELERATORS = "dist.all_reduce", "accelerators"
@@ -82,8 +82,6 @@ def run(
     known = [TORCH, ON_ACCELERATORS, *ALGORITHMS]
     for name in names:
         check_one_of("algorithm", name, known)
-    if not names:
-        raise InvalidArgument("algorithms", names, f"one or more of {', '.join(known)}")
     sizes = {} if nbytes is None else {"nbytes": nbytes}
     sweeps = {}
     for name in progress(list(dict.fromkeys(names))):

@@ -238,13 +238,13 @@ class MeasuredRun:
         """The update of median duration; on each rank the time from the end of its previous update counts."""
         nearest = int(np.argmin(np.abs(self.seconds - np.median(self.seconds))))
         ranks = self.updates[nearest]
-        waiting = np.array([[wait[1] - wait[0] for wait in one.waits] for one in ranks]) if _alike(ranks) else None
-        spans = [span for rank, one in enumerate(ranks) for span in _spans(rank, one, waiting)]
+        counts = {len(one.waits) for one in ranks}
+        alike = len(counts) == 1  # else it is not known who waits for whom
+        shortest = (
+            np.min([one.waits[:, 1] - one.waits[:, 0] for one in ranks], axis=0) if alike else np.zeros(max(counts))
+        )
+        spans = [span for rank, one in enumerate(ranks) for span in _spans(rank, one, shortest)]
         return Timeline(tuple(spans), (0.0, max(one.seconds for one in ranks)))
-
-
-def _alike(ranks: Sequence[UpdateOnRank]) -> bool:
-    return len({len(one.waits) for one in ranks}) == 1
 
 
 def _transfers(calls: Sequence[Call], *, averages: bool) -> list[tuple[int, float]]:
@@ -260,18 +260,16 @@ def _transfers(calls: Sequence[Call], *, averages: bool) -> list[tuple[int, floa
     return found
 
 
-def _spans(rank: int, one: UpdateOnRank, lengths: NDArray[np.float64] | None) -> Iterator[Span]:
+def _spans(rank: int, one: UpdateOnRank, shortest: NDArray[np.float64]) -> Iterator[Span]:
     """Yield what a rank does; in a wait it first waits for the slowest rank, and then communicates.
 
-    A collective that begins while another is under way is drawn behind it.
+    ``shortest`` has the time of the rank that waits shortest, for each wait. A collective that begins while another is
+    under way is drawn behind it.
     """
     for name, moments in (("forward", one.forward), ("backward", one.backward), ("optimizer", one.updating)):
         computed = moments if name == "optimizer" else difference(difference(moments, one.blocked), one.loader)
         yield from (Span(name, rank, "compute", "computation", begun, ended) for begun, ended in computed.tolist())
-    shortest = None if lengths is None else lengths.min(axis=0)
-    late = [
-        [begun, ended - (0.0 if shortest is None else float(shortest[k]))] for k, (begun, ended) in enumerate(one.waits)
-    ]
+    late = [[begun, ended - float(seconds)] for (begun, ended), seconds in zip(one.waits, shortest, strict=False)]
     waiting = np.array([pair for pair in late if pair[1] > pair[0]]).reshape(-1, 2)
     yield from (Span("wait", rank, "waiting", "wait", begun, ended) for begun, ended in waiting.tolist())
     reached = 0.0

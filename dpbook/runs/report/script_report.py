@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from dpbook.collectives import AlphaBeta
 from dpbook.core import InvalidArgument, machine, milliseconds, plural
 from dpbook.overlap import Timeline
 from dpbook.runs.forecast import ForecastRow, MeasuredStep, bucket_limits, fitted_connection, forecast, simulate_buckets
-from dpbook.runs.launch import Launch, launch
+from dpbook.runs.launch import Launch, launch, new_folder
 from dpbook.runs.report.advice import LEAST_GAIN, Advice, advise
 from dpbook.runs.report.measured_run import MeasuredRun, NotMeasured, read_run
 from dpbook.runs.report.verdicts import (
@@ -19,10 +19,11 @@ from dpbook.runs.report.verdicts import (
     efficiency,
     largest_loss,
     not_forecast,
-    not_simulated,
     rows,
+    simulation_inputs,
     throughput,
 )
+from dpbook.runs.trainer import ALONE
 from dpbook.runs.watching import PARTS, with_hooks
 
 FORMAT = 1
@@ -30,8 +31,6 @@ FORMAT = 1
 REPORTS = Path("runs", "reports")
 """Folder of reports, in the folder in which a launch is started."""
 DATA_FILE = "report.json"
-ALONE = "alone"
-"""Folder of the journal of one process in the folder of a report."""
 FURTHER_WORLDS = (1, 2, 4)
 """Multiples of the ranks for which the step is forecast."""
 
@@ -43,18 +42,19 @@ def new_report_folder(script: str, name: str | None) -> Path:
     """
     if name is not None and (not name or name in (".", "..") or "/" in name):
         raise InvalidArgument("report-name", name, "the name of a new folder in runs/reports")
-    names = [name] if name else (script if number == 1 else f"{script}-{number}" for number in count(1))
-    for each in names:
-        try:
-            (REPORTS / each).mkdir(parents=True)
-        except FileExistsError:
-            if REPORTS.is_dir():
-                continue
-            raise InvalidArgument("report", str(REPORTS), "a folder, but a file has its name") from None
-        except OSError as error:
-            raise InvalidArgument("report", str(REPORTS), f"a folder that can be written ({error.strerror})") from None
-        return REPORTS / each
-    raise InvalidArgument("report-name", name, f"a new name: {REPORTS / str(name)} has a report already")
+    try:
+        if name is None:
+            return new_folder(REPORTS, script)
+        (REPORTS / name).mkdir(parents=True)
+        return REPORTS / name
+    except FileExistsError:
+        if REPORTS.is_dir():
+            raise InvalidArgument(
+                "report-name", name, f"a new name: {REPORTS / str(name)} has a report already"
+            ) from None
+        raise InvalidArgument("report", str(REPORTS), "a folder, but a file has its name") from None
+    except OSError as error:
+        raise InvalidArgument("report", str(REPORTS), f"a folder that can be written ({error.strerror})") from None
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,15 @@ class ScriptReport:
         """Cheapest changes of the script, and why the gain of others is not known."""
         return ([], []) if isinstance(self.run, str) else advise(self.run)
 
-    @property
-    def inputs(self) -> tuple[MeasuredStep, AlphaBeta] | None:
-        """Step and price of a message for a simulation; None if the step cannot be simulated."""
-        run = self.run
-        if isinstance(run, str) or not_simulated(run) is not None:
-            return None
-        assert isinstance(run.simulated, MeasuredStep)
-        price = run.price_of_same_messages
-        assert isinstance(price, AlphaBeta)
-        return run.simulated, price
+    @cached_property
+    def inputs(self) -> tuple[MeasuredStep, AlphaBeta] | str:
+        """Step and price of a message for a simulation; why there are none if the step cannot be simulated."""
+        return self.run if isinstance(self.run, str) else simulation_inputs(self.run)
 
     @property
     def simulated(self) -> Timeline | None:
         """Simulated step of the script's own buckets; None if it cannot be simulated."""
-        if self.inputs is None:
+        if isinstance(self.inputs, str):
             return None
         step, price = self.inputs
         return simulate_buckets(step, price, *bucket_limits(step))
@@ -102,7 +96,7 @@ class ScriptReport:
     @property
     def what_if(self) -> tuple[ForecastRow, ...]:
         """Forecast of the step on more ranks over the measured link; empty if it cannot be simulated."""
-        if self.inputs is None or isinstance(self.run, str) or not_forecast(self.run) is not None:
+        if isinstance(self.inputs, str) or isinstance(self.run, str) or not_forecast(self.run) is not None:
             return ()
         step, price = self.inputs
         return forecast(step, [self.world * more for more in FURTHER_WORLDS], [fitted_connection(self.world, price)])
@@ -157,7 +151,7 @@ class ScriptReport:
         }
         if isinstance(alone, MeasuredRun):
             data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": efficiency(run, alone)}}
-        if self.inputs is not None and (simulated := self.simulated) is not None:
+        if not isinstance(self.inputs, str) and (simulated := self.simulated) is not None:
             data["simulated"] = {
                 "step": self.inputs[0].other + simulated.duration,
                 "exposed": simulated.exposed(),
@@ -177,8 +171,8 @@ def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
     for name, value in rows(report.run, report.alone):
         if value.startswith("not measured: "):
             yield name, value.removeprefix("not measured: ")
-    if (reason := not_simulated(report.run)) is not None:
-        yield "simulated step", reason
+    if isinstance(report.inputs, str):
+        yield "simulated step", report.inputs
     elif (reason := not_forecast(report.run)) is not None:
         yield "other buckets and more ranks", reason
     for each in report.advice[1]:
@@ -222,30 +216,21 @@ def launch_with_report(
 
     ``signals`` and ``say`` are those of `dpbook.runs.launch.launch`. A run that fails or is stopped is not repeated.
     """
-    failures: list[str] = []
-
-    def tell(text: str) -> None:
-        failures.append(text)
-        say(text)
-
-    ended = launch(with_hooks(spec, folder, {"sampled": True}, moments=True), tell, signals)
-    failure = failures[0].partition("\n")[0] if failures and ended.status else None
+    ended = launch(with_hooks(spec, folder, {"sampled": True}, moments=True), say, signals)
+    failure = ended.messages[0].partition("\n")[0] if ended.messages and ended.status else None
     measured = read_report(folder, spec.program, spec.nproc, failure=failure)
     if not alone or spec.nproc == 1 or ended.status or isinstance(measured.run, str):
         return ended.status, measured
     say(f"the script once more, on one process, for {plural(UPDATES_ALONE, 'update')} at most")
-    return ended.status, replace(measured, alone=_run_alone(spec, folder, measured.run.total, signals, say))
+    return ended.status, replace(measured, alone=_run_alone(spec, folder, measured.run.total, signals))
 
 
-def _run_alone(
-    spec: Launch, folder: Path, updates: int, signals: list[int], say: Callable[[str], None]
-) -> MeasuredRun | str:
+def _run_alone(spec: Launch, folder: Path, updates: int, signals: list[int]) -> MeasuredRun | str:
     """Run the script on one process, with as many cores as each of its ranks had, and return what was measured."""
     (folder / ALONE).mkdir()
     one = replace(spec, nproc=1, threads=max(1, machine.cores() // spec.nproc))
-    failures: list[str] = []
     options = {"updates": min(updates, UPDATES_ALONE)}
-    ended = launch(with_hooks(one, folder / ALONE, options, moments=True), failures.append, signals)
+    ended = launch(with_hooks(one, folder / ALONE, options, moments=True), early_signals=signals)
     if ended.status:
-        return f"the script failed on one process: {failures[0] if failures else ended.status}"
+        return f"the script failed on one process: {ended.messages[0] if ended.messages else ended.status}"
     return _read(folder / ALONE, 1)

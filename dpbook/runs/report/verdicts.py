@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dpbook.collectives import AlphaBeta
 from dpbook.core import in_words, milliseconds, plural
 from dpbook.runs.forecast import MeasuredStep
 from dpbook.runs.report.measured_run import SMALL_SHARE, MeasuredRun
@@ -144,17 +145,19 @@ def largest_loss(run: MeasuredRun) -> tuple[str, float]:
     return LOSSES[part], run.mean(part)
 
 
-def not_simulated(run: MeasuredRun) -> str | None:
-    """Return why the step as it is cannot be simulated; None if it can."""
+def simulation_inputs(run: MeasuredRun) -> tuple[MeasuredStep, AlphaBeta] | str:
+    """Return the step and the price of a message for a simulation of the step as it is, or why there is none."""
     if run.world == 1:
         return "one process sends nothing"
-    if not isinstance(run.simulated, MeasuredStep):
+    if isinstance(run.simulated, str):
         return run.simulated
     if not run.model["bucketed"]:
         return "its gradients do not travel in buckets during backward"
-    return price if isinstance(price := run.price_of_same_messages, str) else None
+    price = run.price_of_same_messages
+    return price if isinstance(price, str) else (run.simulated, price)
 
 
 def not_forecast(run: MeasuredRun) -> str | None:
     """Return why the step with other buckets, or on more ranks, cannot be simulated; None if it can."""
-    return not_simulated(run) or (run.price if isinstance(run.price, str) else None)
+    inputs = simulation_inputs(run)
+    return inputs if isinstance(inputs, str) else run.price if isinstance(run.price, str) else None

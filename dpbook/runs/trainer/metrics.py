@@ -37,7 +37,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 ALONE = "alone"
-"""Folder of the baseline in the folder of the run."""
+"""Folder of the run on one process, in the folder of a run or of a report."""
 STEPS_ALONE = 30
 """Steps of the baseline."""
 

@@ -76,7 +76,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            _check(spec.name, getattr(self, spec.name), spec.default, spec.metadata["least"])
+            value, least = getattr(self, spec.name), spec.metadata["least"]
+            if isinstance(spec.default, bool):
+                check_type(spec.name, value, bool, "True or False")
+            elif isinstance(spec.default, int):
+                check_int(spec.name, value, int(least))
+            elif isinstance(spec.default, float):
+                check_float(spec.name, value, minimum=least)
         for name, choices in CHOICES.items():
             check_one_of(name, getattr(self, name), choices)
         if not self.name or self.name.startswith(".") or not NAME_CHARACTERS.issuperset(self.name):
@@ -123,15 +129,6 @@ class Options:
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return asdict(self)
-
-
-def _check(name: str, value: Any, default: Any, least: float) -> None:
-    if isinstance(default, bool):
-        check_type(name, value, bool, "True or False")
-    elif isinstance(default, int):
-        check_int(name, value, int(least))
-    elif isinstance(default, float):
-        check_float(name, value, minimum=least)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

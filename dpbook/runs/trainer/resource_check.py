@@ -16,15 +16,14 @@ PROCESS_BYTES = 400 * 2**20
 
 
 def requirements(
-    options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu] | None = None
+    options: Options, nproc: int, gpus: Sequence[machine.Gpu], *, nnodes: int = 1
 ) -> list[PreflightFinding]:
     """Return the problems of a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
 
-    ``gpus`` are the GPUs of this machine; they are looked up if None.
+    ``gpus`` are the GPUs of this machine.
     """
-    devices = machine.gpus() if gpus is None else list(gpus)
     world = nproc * nnodes
-    memory, batch = _memory(nproc, world, options, devices), _batch(world, options)
+    memory, batch = _memory(nproc, world, options, gpus), _batch(world, options)
     problems = (*memory, *batch, *_all_reduce(world, options), *_disk(options))
     return [PreflightFinding("problem", text) for text in problems]
 

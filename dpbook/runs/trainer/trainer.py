@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
@@ -67,7 +68,9 @@ class Trainer:
             for part in getattr(self.module, "blocks", [self.module]):
                 part.compile()
         self.model = _wrap(self.module, options, self.world)
-        adamw = ADAMW | ({"fused": True} if options.fused and self.device.type in fused_devices() else {})
+        adamw = ADAMW | (
+            {"fused": True} if options.fused and self.device.type in _get_fused_kernels_supported_devices() else {}
+        )
         if options.strategy == "zero1":
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **adamw)
         else:
@@ -86,7 +89,7 @@ class Trainer:
         shared, shard = loaded
         self._check_fits(shared["options"])
         if self.options.strategy == "torch":
-            self._rehearse()
+            self.loss_of(next(self.batches(0))).backward()  # DDP rebuilds its buckets in the forward after the first
         elif shared.get("order"):
             self.model.resume_order(shared["order"])
         self.module.load_state_dict(shared["model"])
@@ -102,10 +105,6 @@ class Trainer:
         for name in obstacles(changed):
             change = next(one for one in changed if one.name == name)
             raise InvalidArgument(name, change.now, f"as in the checkpoint ({change.before}), or --name another")
-
-    def _rehearse(self) -> None:
-        """Run a backward without an update: torch's DDP rebuilds its buckets in the forward after the first one."""
-        self.loss_of(next(self.batches(0))).backward()
 
     def loss_of(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Run forward in the precision of the options, and return the loss of a micro-batch on this rank, a scalar."""
@@ -237,13 +236,6 @@ def _trace(trainer: Trainer) -> Iterator[Any]:
         schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
     ) as profiler:
         yield profiler.step
-
-
-def fused_devices() -> list[str]:
-    """Return the types of devices on which torch has fused optimizers."""
-    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
-
-    return list(_get_fused_kernels_supported_devices())
 
 
 def bucket_limits(options: Options) -> tuple[int, int | None]:

@@ -199,15 +199,12 @@ class Recorder:
         """Call ``undo`` when the recorder closes, in reverse order of registration."""
         self._undo.append(undo)
 
-    def begin_update(self, update: int) -> None:
-        """Note that update ``update`` begins; decide whether it is recorded."""
-        self.active = update <= 1 or update % self.options.every == 0
-
     def end_update(self, update: int) -> None:
-        """Write the cost of recording an update."""
+        """Write the cost of recording an update; decide whether the next one is recorded."""
         now = time.perf_counter()
         self.note("cost", update=update, watching=self.spent, seconds=now - self._last)
         self._last, self.spent = now, 0.0
+        self.active = (update + 1) % self.options.every == 0
 
     def finish(self, world: int) -> None:
         """End the script once all ranks have finished: a rank that ends early may abort collectives of the others."""

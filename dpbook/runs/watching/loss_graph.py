@@ -54,9 +54,11 @@ def reductions(loss: torch.Tensor) -> list[Reduction] | None:
     A product with a tensor of several elements is such a node, because its factor is no constant.
     """
     parts: list[Reduction] = []
-    return (
-        parts if loss.grad_fn is not None and _walk((loss.grad_fn, loss.output_nr), 1.0, parts, 0) and parts else None
-    )
+    try:
+        known = loss.grad_fn is not None and _walk((loss.grad_fn, loss.output_nr), 1.0, parts, 0)
+    except (RuntimeError, AttributeError):  # saved tensors may be packed by hooks, or have other names
+        return None
+    return parts if known and parts else None
 
 
 def _walk(edge: Edge, divisor: float, parts: list[Reduction], depth: int) -> bool:

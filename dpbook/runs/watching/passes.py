@@ -16,7 +16,7 @@ from dpbook.runs.watching.hashing import digests, local_part, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.loss_graph import Reduction, reductions
+from dpbook.runs.watching.loss_graph import reductions
 
 _MAX_TENSORS = 8
 _LOOKED_AT = 3
@@ -90,7 +90,7 @@ class PassRecorder(TrainingListener):
 
     def _note_backward(self, roots: list[torch.Tensor], grad_tensors: Any) -> None:
         plain = len(roots) == 1 and roots[0].numel() == 1 and grad_tensors is None
-        reductions_of_loss = _readable(roots[0]) if plain else None
+        reductions_of_loss = reductions(roots[0]) if plain else None
         value = float(roots[0].detach()) if plain else None
         losses = None if reductions_of_loss is None else [asdict(each) for each in reductions_of_loss]
         source, sync = place(), self._hooks.sync()
@@ -127,10 +127,3 @@ def _normalizes_batch(module: nn.Module) -> bool:
     """Whether it takes mean and variance over the examples of its own rank alone."""
     over_batch = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
     return over_batch and module.training
-
-
-def _readable(loss: torch.Tensor) -> list[Reduction] | None:
-    try:
-        return reductions(loss)
-    except (RuntimeError, AttributeError):  # saved tensors may be packed by hooks, or have other names
-        return None

@@ -83,11 +83,6 @@ class StepSpans:
         finally:
             self.close(span)
 
-    def take(self) -> list[OpenSpan]:
-        """Return the spans so far, and begin with none."""
-        spans, self.spans = self.spans, []
-        return spans
-
     def note_stream(self) -> None:
         """Note the stream that trains: only what is called on it can make it wait."""
         if self.device.type != "cpu":

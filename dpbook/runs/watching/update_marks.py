@@ -281,7 +281,7 @@ class UpdateMarks(TrainingListener):
 
     def _end(self) -> None:
         """End the update at its last step."""
-        record, spans = self._record, self._spans.take()
+        record, spans = self._record, self._spans.spans
         assert self._previous_end is not None
         if self._is_recorded(self._updates):
             record.number, record.begun, record.spans = self._updates, self._previous_end, spans[: record.n_spans]

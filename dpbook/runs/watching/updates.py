@@ -162,7 +162,6 @@ class Updates(TrainingListener):
         self._sent = self._recorder.collectives
         if number == 0:
             self._recorder.end_update(update)
-            self._recorder.begin_update(update + 1)
         if update >= options.updates > 0 and not options.saving:
             self._recorder.finish(self._world)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpbook.runs.launch import Launch, LaunchResult, launch
+from dpbook.runs.launch import WATCHER_VARIABLE, Launch, LaunchResult, launch
 from dpbook.runs.watching.journal import REQUEST_VARIABLE
 
 PROGRESS_SECONDS = 30.0
@@ -27,8 +27,8 @@ def with_hooks(spec: Launch, folder: Path, options: Mapping[str, Any], *, moment
         moments: record the moments of each update, for a forecast or a report, and not the contents, for an audit.
     """
     request = json.dumps({"folder": str(folder.resolve()), "moments": moments, "options": dict(options)})
-    variables = {**spec.variables, REQUEST_VARIABLE: request}
-    return replace(spec, watcher="dpbook.runs.watching.installation", variables=variables)
+    watcher = {WATCHER_VARIABLE: "dpbook.runs.watching.installation", REQUEST_VARIABLE: request}
+    return replace(spec, variables={**spec.variables, **watcher})
 
 
 def launch_watched(
@@ -47,7 +47,6 @@ def launch_watched(
         progress: returns a sentence on the progress for ``report`` every `PROGRESS_SECONDS`, or None to end that.
         report: receives these sentences.
     """
-    reasons: list[str] = []
     finished = threading.Event()
 
     def report_progress() -> None:
@@ -56,6 +55,7 @@ def launch_watched(
 
     threading.Thread(target=report_progress, daemon=True).start()
     try:
-        return launch(with_hooks(spec, folder, options, moments=moments), reasons.append), "\n".join(reasons)
+        ended = launch(with_hooks(spec, folder, options, moments=moments))
+        return ended, "\n".join(ended.messages)
     finally:
         finished.set()

@@ -1,7 +1,6 @@
 """Does the command forecast a stranger's script, and say what is wrong with its arguments or with the script?"""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpbook.app import main
-from dpbook.core import checkout
 from dpbook.overlap import Layer, Tensor
 from dpbook.ranks import Sweep
 from dpbook.runs.forecast import MeasuredStep, ScriptStopped
@@ -39,9 +37,8 @@ STEPS = LOOP.format(step="optimizer.step()")
 
 def command(folder, text, *options, argument="1000"):
     (folder / "train.py").write_text(HEAD + text)
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
     own = [sys.executable, "-m", "dpbook", "forecast", *map(str, options), "--", "train.py", argument]
-    return own, {"cwd": folder, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return own, {"cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def forecast(folder, text, *options, argument="1000"):
@@ -201,7 +198,6 @@ def test_before_the_ranks_load_torch_it_needs_numpy_alone():
         "import dpbook.runs.forecast.measured_step, dpbook.runs.launch.torchrun;"
         "main(['forecast']); print(*sorted({n.partition('.')[0] for n in sys.modules} - sys.stdlib_module_names))"
     )
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    loaded = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, check=True).stdout
+    loaded = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True).stdout
     others = {"torch", "cloudpickle", "matplotlib", "tqdm", "filelock", "jinja2", "IPython", "jupyterlab"}
     assert (others & {*loaded.split()}, "numpy" in loaded) == (set(), True)

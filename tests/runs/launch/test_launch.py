@@ -312,8 +312,7 @@ def test_a_signal_that_arrives_while_a_launch_imports_is_not_lost(tmp_path, name
     (tmp_path / "ends.py").write_text("")
     number = signal.Signals[name]
     command = [sys.executable, "-c", DROPPED, str(int(number)), "launch", "--nproc", "1", "--", "ends.py"]
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert ended.returncode == 128 + number, ended.stderr
 
 
@@ -345,8 +344,7 @@ def test_usr1_reaches_every_rank_and_ends_none_without_a_handler(tmp_path, name,
 
 def launch_in_the_background(folder, path, *options):
     command = [sys.executable, "-m", "dpbook", "launch", *(options or ("--nproc", "2")), "--", str(path)]
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @proof

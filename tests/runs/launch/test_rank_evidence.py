@@ -1,15 +1,12 @@
 """Does a rank that receives SIGTERM write its stack, and otherwise behave as if it were not watched?"""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 
 import pytest
-
-from dpbook.core import checkout
 
 HEAD = """
 import os, signal, sys, time
@@ -70,9 +67,8 @@ pytestmark = pytest.mark.processes
 
 
 def run(folder, body):
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
     command = [sys.executable, "-c", HEAD + body, str(folder)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_a_forked_process_ends_by_the_signal_and_writes_nothing(tmp_path):

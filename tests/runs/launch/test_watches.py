@@ -51,45 +51,30 @@ def hangs(folder, *, timeout=50.0, strict=False, later=100.0, monkeypatch):
     return watch.hangs()
 
 
-def test_a_rank_that_is_idle_while_others_wait_is_a_hang_after_the_timeout(folder, monkeypatch):
-    assert hangs(folder, monkeypatch=monkeypatch)
-
-
-def test_it_is_no_hang_before_the_timeout(folder, monkeypatch):
-    assert not hangs(folder, later=49.0, monkeypatch=monkeypatch)
-
-
-def test_a_rank_at_work_is_no_hang(folder, monkeypatch):
-    usage = iter([IDLE, BUSY])
-    monkeypatch.setattr(watches, "_usage", lambda folder, rank: next(usage))
-    assert not hangs(folder, monkeypatch=monkeypatch)
-
-
-def test_a_rank_whose_usage_is_unknown_is_no_hang(folder, monkeypatch):
-    monkeypatch.setattr(watches, "_usage", lambda folder, rank: None)
-    assert not hangs(folder, monkeypatch=monkeypatch)
-
-
-def test_ranks_that_all_wait_are_a_hang(folder, monkeypatch):
-    beat(folder, 1, 1800.0)
-    assert hangs(folder, monkeypatch=monkeypatch)
-
-
-def test_ranks_of_which_none_waits_are_no_hang(folder, monkeypatch):
-    for rank in range(3):
-        beat(folder, rank, None)
-    assert not hangs(folder, monkeypatch=monkeypatch)
+@pytest.mark.parametrize(
+    ("limits", "usage", "options", "hanging"),
+    [
+        ({}, [IDLE, IDLE], {}, True),  # a rank is idle while the others wait
+        ({}, [IDLE, IDLE], {"later": 49.0}, False),  # but not yet for the timeout
+        ({}, [IDLE, BUSY], {}, False),  # it works
+        ({}, [None, None], {}, False),  # perhaps
+        ({1: 1800.0}, [], {}, True),  # all ranks wait
+        ({0: None, 1: None, 2: None}, [], {}, False),  # none waits
+        ({2: 7200.0}, [], {}, False),  # the script has set a longer time-out
+        ({2: 7200.0}, [IDLE, IDLE], {"strict": True}, True),
+    ],
+)
+def test_ranks_hang_that_wait_in_vain(folder, monkeypatch, limits, usage, options, hanging):
+    looks = iter(usage)
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank: next(looks))
+    for rank, limit in limits.items():
+        beat(folder, rank, limit)
+    assert hangs(folder, **options, monkeypatch=monkeypatch) is hanging
 
 
 def test_a_rank_that_made_progress_meanwhile_is_no_hang(folder, monkeypatch):
     beat(folder, 1, None, since=60.0)
     assert not hangs(folder, monkeypatch=monkeypatch)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_longer_time_out_of_the_script_is_respected_unless_the_watch_is_strict(folder, monkeypatch, strict):
-    beat(folder, 2, 7200.0)
-    assert hangs(folder, strict=strict, monkeypatch=monkeypatch) is strict
 
 
 def test_ranks_that_wait_for_a_finished_one_are_a_hang(folder, monkeypatch):

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from dpbook.core import checkout
-
 SCRIPT = """import os, signal, sys, threading, time
 from datetime import timedelta
 import torch
@@ -123,8 +121,7 @@ def test_the_rank_of_a_drawn_fault_is_named(tmp_path, number):
     world, script, headline = draw(seed)
     (tmp_path / "train.py").write_text(script)
     command = [sys.executable, "-m", "dpbook", "launch", "--nproc", str(world), "train.py"]
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ") and "cores" not in line]
     assert ended.returncode != 0, f"DPBOOK_FAULT={seed}"
     assert len(lines) == 1, f"DPBOOK_FAULT={seed}: {lines}"

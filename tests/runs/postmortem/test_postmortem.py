@@ -91,7 +91,7 @@ def headline(folder, *, failed=(), ended=(), finished=(), starting=(), stderr=""
         (folder / STACK_FILE.format(rank)).write_text(stack)
     for rank in finished:
         (folder / RESULT_FILE.format(rank)).touch()
-    return why_it_failed(folder, 3, 9.0, 1, stderr).splitlines()[0]
+    return why_it_failed(folder, 3, 9.0, 1, stderr, folder).splitlines()[0]
 
 
 def torchrun_report(rank, status):

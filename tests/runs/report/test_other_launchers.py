@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -39,7 +38,6 @@ dist.destroy_process_group()
 def script(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(checkout.root()))
     return "train.py"
 
 
@@ -112,10 +110,9 @@ def test_a_folder_without_journals_is_refused(tmp_path, capsys):
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 def test_workers_of_ray_are_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    env = os.environ | {"PYTHONPATH": str(checkout.root())}
     command = [sys.executable, str(checkout.root() / "scripts/train_with_ray.py"), "--workers", "2"]
     for options in (["--recording", "kept"], ["--audit", "--recording", "audited"]):
-        ended = subprocess.run([*command, *options], capture_output=True, text=True, env=env)
+        ended = subprocess.run([*command, *options], capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
     assert main(["report", "kept"]) == 0
     assert main(["audit", "--read", "audited"]) == 0

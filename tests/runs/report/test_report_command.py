@@ -1,7 +1,6 @@
 """Does `dpbook launch --report` write a new page for any run, and explain bad input? Some runs take seconds."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dpbook.app import main
-from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.runs.report.script_report import REPORTS, new_report_folder
 from tests.cases import lines_of
@@ -34,11 +32,13 @@ dist.destroy_process_group()
 
 
 def launch(folder, *options):
-    path = os.pathsep.join(filter(None, [str(checkout.root()), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "dpbook", "launch", "--nproc", "2", "--no-preflight", *options],
-        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
 
 
 def test_a_folder_is_new_for_every_report(tmp_path, monkeypatch):

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from dpbook.core import checkout
-
 RANK = """
 import sys, time
 from pathlib import Path
@@ -33,7 +31,7 @@ wait()
 
 
 def rank(folder, *arguments):
-    env = {**os.environ, "PYTHONPATH": str(checkout.root()), "DPBOOK_PREEMPTION_FILE": str(folder / "asked")}
+    env = {**os.environ, "DPBOOK_PREEMPTION_FILE": str(folder / "asked")}
     command = [sys.executable, "-c", RANK, str(folder), *arguments]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 

@@ -14,7 +14,6 @@ import pytest
 
 import dpbook.runs.launch
 from dpbook.app import main
-from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 from dpbook.runs.launch import LaunchResult
 from dpbook.runs.trainer import Options, locked, metrics, run_folder
@@ -88,8 +87,7 @@ def test_a_node_that_comes_while_another_writes_the_lock_waits_for_it(tmp_path, 
 
 @pytest.mark.processes
 def test_a_launcher_that_is_killed_leaves_no_lock(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "locked\n"
     with pytest.raises(DpbookError, match=f"locked by pid {holder.pid} on host"), locked(tmp_path / "r", None, quiet):
         pass
