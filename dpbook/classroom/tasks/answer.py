@@ -14,6 +14,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 from dpbook.classroom.tasks.call_limit import Limit
@@ -72,15 +73,15 @@ def running_loop(stacks: str) -> str:
     """Return the loop in which the learner's code was, else its line, from what `faulthandler` wrote of all threads.
 
     Of loops in loops it is the outermost ``while``, or the outermost ``for`` if there is none: the line that was
-    running differs from run to run.
+    running differs from run to run. A thread in a loop counts before one that waits for it.
     """
-    frames = next(filter(None, map(_learners_stack, _threads(stacks))), [])
-    for word in ("while", "for"):
+    threads = [frames for thread in _threads(stacks) if (frames := _learners_stack(thread))]
+    for frames, word in product(threads, ("while", "for")):
         for frame in frames[::-1]:
             loops = [number for number, first in _around(frame) if first == word]
             if loops:
                 return _place(frame._replace(line=loops[-1]))
-    return _place(frames[0]) if frames else ""
+    return _place(threads[0][0]) if threads else ""
 
 
 def _learners_stack(thread: str) -> list[_Frame]:
