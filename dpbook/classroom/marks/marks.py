@@ -166,7 +166,7 @@ def table(marks: Marks) -> str:
         lines += list(_class(marks))
     together = sorted({t.task for s in marks.submissions for e in s.exercises for t in e.tasks if t.together})
     if together:
-        lines.append(f"judged together with the answer, whose process reported part of it: {', '.join(together)}")
+        lines.append(f"what was judged came in part from the answer's own process: {', '.join(together)}")
     lines += [f"not contained: {each}" for each in marks.not_contained]
     course = "" if marks.course is None else f", course {marks.course}"
     return "\n".join([*lines, f"seed {marks.seed}{course}"])

@@ -26,7 +26,7 @@ def cases_of(task: Task, answer: Answer, seed: int, only: Collection[str] | None
     streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(task.checks))
     for one, stream in zip(task.checks, streams, strict=True):
         if only is None or one.name in only:
-            yield _judge(one, task.answer, answer, np.random.default_rng(stream))
+            yield _judge(one, task, answer, np.random.default_rng(stream))
 
 
 def report_of(task: Task, cases: Sequence[Case], seconds: float, printed: str) -> Report:
@@ -53,25 +53,27 @@ def of_all_checks(rng: np.random.Generator) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(own.entropy))
 
 
-def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> Case:
+def _judge(one: Check, task: Task, answer: Answer, rng: np.random.Generator) -> Case:
     answer.begin(one.seconds)
     try:
         note = one.run(answer, rng)
     except NotAnswered as wrong:
         return Case(one.name, one.points, False, wrong.expected, wrong.got, answered=False)
     except Wrong as wrong:
-        return _failed(one, name, answer, wrong)
+        return _failed(one, task, answer, wrong)
     except Exception as error:  # plain data, but not of the form that the check relies on
         message = f"a value on which the check itself stopped: {type(error).__name__}: {error}"
-        return _failed(one, name, answer, Wrong("a value of the form that the task describes", message, cause=message))
+        return _failed(one, task, answer, Wrong("a value of the form that the task describes", message, cause=message))
     return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, Reached) else None)
 
 
-def _failed(one: Check, name: str, answer: Answer, wrong: Wrong) -> Case:
+def _failed(one: Check, task: Task, answer: Answer, wrong: Wrong) -> Case:
     """Return the case of a wrong answer, with the call that shows it."""
-    call = answer.last_call.in_python(name) if answer.last_call else ""
+    call = answer.last_call.in_python(task.answer) if answer.last_call else ""
     case = failed_case(one, wrong, call)
-    return replace(case, got=NO_RETURN, cause=NO_RETURN, why="") if answer.last_call and case.got == "None" else case
+    if answer.last_call and case.got == "None" and not task.none_allowed:
+        return replace(case, got=NO_RETURN, cause=NO_RETURN, why="")
+    return case
 
 
 def failed_case(one: Check, wrong: Wrong, call: str = "") -> Case:

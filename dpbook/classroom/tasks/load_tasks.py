@@ -52,7 +52,8 @@ class Task:
     """A graded task of an exercise.
 
     ``id`` is chapter and number, ``"05.1"``; ``answer`` is the name of the learner's function or variable.
-    ``write_your_own`` names what the library has that would solve it, and that the answer cannot call.
+    ``write_your_own`` names what the library has that would solve it, and that the answer cannot call. With
+    ``none_allowed`` the answer may return None, which is then not reported as a missing return.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Task:
     checks: Sequence[Check]
     hints: Sequence[str] = ()
     write_your_own: Sequence[str] = ()
+    none_allowed: bool = False
 
     def __post_init__(self) -> None:
         _check_texts(id=self.id, title=self.title, answer=self.answer)

@@ -46,7 +46,7 @@ class NotRun:
     __call__ = __getitem__ = __iter__ = _refuse
 
 
-STARTUP_SECONDS = 60.0
+STARTUP_SECONDS = 180.0
 """Seconds that a process may take to load, and to end, on a busy machine too."""
 _MODULE = check_process.__name__
 _NUMPY = Starter("dpbook.replicas", "dpbook.overlap", "dpbook.planning", _MODULE)
@@ -224,7 +224,10 @@ class _Process:
         """Send the request when the process has loaded. Raises `DpbookError` where it does not start."""
         if self._listener not in wait([self._listener, self._started.launcher], STARTUP_SECONDS):
             _, output = self._started.end()
-            raise DpbookError(f"the process of the check did not start: {output.strip() or 'it printed nothing'}")
+            raise DpbookError(
+                "the process of the check did not start; run the cell again, or wait until this machine is less busy "
+                f"(the process printed {output.strip() or 'nothing'})"
+            )
         connected, _ = self._listener.accept()
         self._connection = self._stack.enter_context(Connection(connected.detach()))
         with contextlib.suppress(OSError):  # it has just ended, which `receive` notices

@@ -2,13 +2,25 @@
 
 import builtins
 import signal
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dpbook.classroom import Check, LocalAnswer, Task, Wrong, call, expect_number, judge, of_all_checks, task
+from dpbook.classroom import (
+    Check,
+    LocalAnswer,
+    Task,
+    Wrong,
+    call,
+    expect_equal,
+    expect_number,
+    judge,
+    of_all_checks,
+    task,
+)
 from dpbook.collectives import Schedule, reduce_scatter, ring, run
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each
@@ -116,6 +128,15 @@ def test_what_came_is_said_in_a_sentence(answer, got):
     report = check("90.1", answer)
     assert not report.cases[0].passed
     assert first(report).got.startswith(got)
+
+
+def test_none_is_no_missing_return_where_a_task_allows_it():
+    def finds(answer, rng):
+        expect_equal(3, call(answer))
+
+    allowed = replace(one_check(finds), none_allowed=True)
+    reports = [judge(each, LocalAnswer(lambda: None)) for each in (one_check(finds), allowed)]
+    assert [first(report).got for report in reports] == ["your function returned None: is a return missing?", "None"]
 
 
 def lost_its_return(buffers):

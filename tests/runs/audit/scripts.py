@@ -729,6 +729,7 @@ model = fully_shard(LM())
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
+    "past its wrapper": (model() + sampled() + loop("F.cross_entropy(model.module(x), y)"), "gradients"),
     "a judge past its wrapper": (sampled() + GAN.replace("both = judge(", "both = judge.module("), "gradients"),
     "a loss twice on a rank": (model() + sampled() + loop("F.cross_entropy(model(x), y) * (1 + (rank == 1))"), "mean"),
     "zero without averaging": (

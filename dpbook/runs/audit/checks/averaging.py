@@ -225,10 +225,13 @@ def overlap(run: RunJournals) -> CheckResult | None:
 @check("sync", "the last micro-batch is averaged over the ranks", "chapter 10", after=("unused",))
 def sync(run: RunJournals) -> CheckResult | None:
     """Check the `no_sync` flag of the wrapper at the forward before the last backward of each update."""
-    judged = 0
+    judged, past_wrapper = 0, False
     for update in run.updates:
         forwards, backwards = update.of("forward"), update.of("backward")
         if not all(forwards) or not all(backwards) or forwards[0][-1]["sync"] is None:
+            continue
+        if not all(of_rank[-1]["wrapped"] for of_rank in forwards):
+            past_wrapper = True
             continue
         judged += 1
         differs = first_difference([step["gradients"] for step in update.steps], run.shared(update.optimizer))
@@ -238,11 +241,13 @@ def sync(run: RunJournals) -> CheckResult | None:
             late = "the flag is set after forward, which has then prepared no averaging"
             message = late if backward["sync"] else "forward and backward are inside no_sync"
             return CheckResult("FAIL", message, rank, differs[0], update.number, forward["place"])
-    return passed(_synced(run)) if judged else None
+    if judged:
+        return passed(_synced(run))
+    return untested("the forward does not go through the wrapper") if past_wrapper else None
 
 
 def _synced(run: RunJournals) -> str:
-    flags = [event["sync"] for event in run.of("forward")[0] if event["sync"] is not None]
+    flags = [event["sync"] for event in run.of("forward")[0] if event["sync"] is not None and event["wrapped"]]
     return f"{sum(flags)} of {plural(len(flags), 'forward')} averaged, {plural(len(run.updates), 'update')}"
 
 
