@@ -191,25 +191,28 @@ class Reducer:
 
         They are scaled before the sum, as torch does it: the other order has other bits.
         """
-        views = [self.views[index] for index in indices]
-        gradients = [self.parameters[index].grad for index in indices]
-        for index, gradient in zip(indices, gradients, strict=True):
-            if gradient is not None and gradient.layout != torch.strided:
-                name = f"the gradient of {self.names[index]}"
-                raise InvalidArgument(name, gradient.layout, "dense, as of nn.Embedding(sparse=False)")
+        views, fresh, gradients = [], [], []
+        for index in indices:
+            parameter, view = self.parameters[index], self.views[index]
+            gradient = parameter.grad
+            if gradient is None:
+                view.zero_()
+            elif gradient is not view:
+                if gradient.layout != torch.strided:
+                    name = f"the gradient of {self.names[index]}"
+                    raise InvalidArgument(name, gradient.layout, "dense, as of nn.Embedding(sparse=False)")
+                fresh.append(view)
+                gradients.append(gradient)
+            parameter.grad = view
+            views.append(view)
         with torch.no_grad():
-            if len(indices) == 1 and gradients[0] is not None:
+            if len(views) == len(fresh) == 1:
                 torch.mul(gradients[0], self.scale, out=views[0])
-            elif indices:
-                fresh = [(v, g) for v, g in zip(views, gradients, strict=True) if g is not None and g is not v]
+            elif views:
                 if fresh:
-                    torch._foreach_copy_([view for view, _ in fresh], [gradient for _, gradient in fresh])
-                for view in (v for v, g in zip(views, gradients, strict=True) if g is None):
-                    view.zero_()
-                whole = len(indices) == len(bucket.members)  # then one multiplication is enough
+                    torch._foreach_copy_(fresh, gradients)
+                whole = len(views) == len(bucket.members)  # then one multiplication is enough
                 torch._foreach_mul_([bucket.buffer] if whole else views, self.scale)
-        for index, view in zip(indices, views, strict=True):
-            self.parameters[index].grad = view
 
     def _finish(self) -> None:
         """The end of backward: send what is left, wait for all, and say which parameters got no gradient."""
