@@ -34,7 +34,7 @@ def dealt(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], li
                     "This is a block of neighbours. Cards are dealt one by one: to every rank the next one in turn.": (
                         cards[rank * share : (rank + 1) * share].tolist()
                     ),
-                    "This rank has an example less: pad the order by its first ones, so that all have as many.": (
+                    "This rank has an example less: pad the order by its first ones, more than once if need be.": (
                         order[: size // world * world][rank::world].tolist()
                     ),
                 }
@@ -228,7 +228,7 @@ def somebody(answer: Answer, rng: np.random.Generator) -> None:
         got = call(answer, lengths, batch)
         waiting, step, ended = _first_wait(lengths, batch)
         mistakes = {
-            "The step is counted from 0.": (waiting, step - 1, ended),
+            "Your step is one too small: steps count from 1, incomplete batches too.": (waiting, step - 1, ended),
             "The two ranks are swapped: the first number is the rank that waits.": (ended, step, waiting),
         }
         what = "(rank that waits, step from 1, rank that has ended)"

@@ -122,7 +122,7 @@ def counted(answer: Answer, rng: np.random.Generator, *, worlds: tuple[int, ...]
         firsts = np.arange(0, micro_batches, accumulation)
         sums = np.add.reduceat(tokens.sum(axis=0), firsts)[np.arange(micro_batches) // accumulation]
         due = got / (world * tokens) * sums  # the exchange divides by the world
-        quantity = f"{where}: a token's weight in its update, as a multiple of its due"
+        quantity = f"{where}: what a token weighs in its update with these factors, as a multiple of its due"
         every_update = np.minimum(firsts + accumulation, micro_batches) - firsts
         mistakes = {
             "Each micro-batch counts the same, however many tokens it has.": 1 / (accumulation * world * tokens) * sums,

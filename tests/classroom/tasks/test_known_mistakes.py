@@ -25,7 +25,7 @@ EXPLAINED = {
     ("02.4", "forward only"): "over a rank's own examples",
     ("03.1", "not padded"): "pad the order",
     ("03.1", "dropped in place of padded"): "pad the order",
-    ("03.4", "off by one"): "counted from 0",
+    ("03.4", "off by one"): "steps count from 1",
     ("03.4", "roles swapped"): "swapped",
     ("04.2", "mean of micro-batch means"): "counts the same",
     ("04.2", "N left out"): "divides by the number of ranks",
