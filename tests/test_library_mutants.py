@@ -214,7 +214,7 @@ MUTANTS = [
     # ddp
     Mutant("gradients are added, not averaged", REDUCER, "1 / world", "1.0", OF_WRAPPERS),
     Mutant("a bucket that is filled in two parts is scaled twice", REDUCER,
-           "whole = len(indices) == len(bucket.members)", "whole = True", OF_WRAPPERS),
+           "whole = len(views) == len(bucket.members)", "whole = True", OF_WRAPPERS),
     Mutant("a missing gradient sends what its buffer held", REDUCER, "view.zero_()", "pass", OF_WRAPPERS),
     Mutant("nobody waits for a bucket", REDUCER, "bucket.handle.wait()", "pass", OF_WRAPPERS),
     Mutant("an unused parameter is not marked", REDUCER, "used[torch.tensor(unused, device=device)] = 0", "pass",
