@@ -236,7 +236,7 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
         if after > len(reached):
             grown = (f"{_ratio(branches.races):.1f} times the price {name}" for name, branches in named.items())
             title = f"From batch {reached[0][1]} to {reached[-1][1]}: {', '.join(grown)}"
-        card = Card(WIDTH, title, "sequences until the branch ends, and the steps beside each point")
+        card = Card(WIDTH, title, "sequences until the branch ends, and the steps above each point")
         card.legend(card_axes.mark(key) for key in keys.values())
         prices = {price: f"{price:,.0f}" for price in (1e3, 2e3, 5e3, 1e4, 2e4)}
         card.add(*card_axes.axis_up(PRICE, BATCH.start - 24, prices, WIDTH - MARGIN))

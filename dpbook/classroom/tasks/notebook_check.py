@@ -47,7 +47,9 @@ class NotRun:
 
 
 STARTUP_SECONDS = 180.0
-"""Seconds that a process may take to load, and to end, on a busy machine too."""
+"""Seconds that a process may take to load on a busy machine; torch alone took 38 there."""
+SHUTDOWN_SECONDS = 60.0
+"""Seconds that a process may outlive its own timers, and that its launcher may take to notice its end."""
 _MODULE = check_process.__name__
 _NUMPY = Starter("dpbook.replicas", "dpbook.overlap", "dpbook.planning", _MODULE)
 
@@ -172,7 +174,7 @@ class _Run:
     def _patience(self) -> float:
         """Seconds after which a process is ended that has outlived its own timers."""
         remaining = self.task.checks[len(self.cases) :]
-        return STARTUP_SECONDS + PATIENCE * ((remaining[0].seconds if remaining else None) or CHECK_SECONDS)
+        return SHUTDOWN_SECONDS + PATIENCE * ((remaining[0].seconds if remaining else None) or CHECK_SECONDS)
 
     def _note_end(self, process: "_Process") -> None:
         """Fail the check whose call has not returned. The next process begins with the check behind it.
@@ -242,7 +244,7 @@ class _Process:
             with contextlib.suppress(EOFError, OSError):
                 return self._connection.recv()
         if ready:  # it has ended: its launcher learns of that after us
-            self._started.wait(STARTUP_SECONDS)
+            self._started.wait(SHUTDOWN_SECONDS)
         return None
 
     def end(self) -> dict[int, int]:

@@ -233,7 +233,7 @@ def test_an_answer_that_ends_its_process_fails_one_check(end, got):
 @pytest.mark.processes
 @pytest.mark.proof
 def test_an_answer_that_ignores_its_timer_is_ended_all_the_same(monkeypatch):
-    monkeypatch.setattr(notebook_check, "STARTUP_SECONDS", 20.0)
+    monkeypatch.setattr(notebook_check, "SHUTDOWN_SECONDS", 20.0)
     monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(notebook_check, "CHECK_SECONDS", 0.1)
 
