@@ -89,7 +89,7 @@ def test_a_python_without_ensurepip_is_told_what_to_install_and_leaves_nothing(c
     assert not (checkout / ".venv").exists()
 
 
-def test_a_machine_without_a_new_enough_python_is_told_so(checkout):
+def test_a_machine_without_a_new_enough_python_is_reported(checkout):
     run = make(checkout, "no-such-python")
     assert run.returncode != 0
     assert "Python 3.11 or newer" in run.stderr
@@ -146,7 +146,7 @@ def test_the_installation_shows_what_is_fetched_and_an_error(checkout, status):
     assert (checkout / ".venv" / ".ready-lab").exists() == (status == 0)
 
 
-def test_on_a_terminal_one_line_tells_all_of_it(checkout):
+def test_on_a_terminal_one_line_says_all_of_it(checkout):
     (checkout / "pip.said").write_text(PIP)
     python_that(checkout, FAKE_VENV % "cat pip.said; exit 0")
     command = ["tools/venv.sh", "lab"]

@@ -193,13 +193,13 @@ def test_an_answer_that_changes_nothing_passes_inputs_unchanged_whatever_it_retu
     assert [case.name for case in report.cases if case.passed] == ["inputs unchanged"]
 
 
-def test_the_rank_that_find_fault_names_is_told_from_the_one_asked_for():
+def test_the_rank_that_find_fault_names_is_distinguished_from_the_one_asked_for():
     reports = [judge(task("05.5"), LocalAnswer((3, rank, 4))) for rank in (0, 1)]
     whys = [report.cases[1].why for report in reports]
     assert ["missing at the end" in why for why in whys] == [True, False]
 
 
-def test_a_schedule_by_which_replicas_would_drift_is_told():
+def test_a_schedule_by_which_replicas_would_drift_is_reported():
     def round_the_circle(world):
         ranks = np.arange(world)
         rounds = [Round.of(ranks, (ranks + 2**s) % world, 0, True) for s in range(world.bit_length() - 1)]
@@ -214,7 +214,7 @@ def test_one_round_is_no_rounds():
     assert (case.expected, case.got) == ("at most 1 round", "2 rounds")
 
 
-def test_pieces_in_the_order_of_backward_are_told_by_their_shapes():
+def test_pieces_in_the_order_of_backward_are_recognised_by_their_shapes():
     class Backward(edited("14.2", {})):
         def finish(self):
             return super().finish()[::-1]
@@ -251,7 +251,7 @@ SLOW = {"11.1"}
 
 
 @each("path", SOLUTIONS)
-def test_a_forgotten_return_is_told_as_one_and_once(path):
+def test_a_forgotten_return_is_reported_as_one_and_once(path):
     for task_id, function in answers(read(path)).items():
         if inspect.isfunction(function) and task_id not in RETURN_NOTHING | SLOW and not task(task_id).none_allowed:
             cases = judge(task(task_id), LocalAnswer(without_its_return(function))).cases
@@ -260,7 +260,7 @@ def test_a_forgotten_return_is_told_as_one_and_once(path):
 
 
 @each("right_ones", range(4))
-def test_which_of_several_predictions_is_wrong_is_not_told(right_ones):
+def test_which_of_several_predictions_is_wrong_is_not_reported(right_ones):
     right = answers(read(EXERCISES / "solutions" / "01_four_phase_loop.ipynb"))["01.4"]
     message = {name: meter if k < right_ones else "drift" for k, (name, meter) in enumerate(right.items())}
     case = judge(task("01.4"), LocalAnswer(message)).cases[right_ones // 3]
@@ -284,25 +284,25 @@ def test_no_letter_of_02_2_is_called_wrong():
         ("efficiency forgotten", "an efficiency of"),
     ],
 )
-def test_the_condition_that_a_size_breaks_is_told(name, message):
+def test_the_condition_that_a_size_breaks_is_reported(name, message):
     (mutant,) = [each for each in wrong_answers(13).MUTANTS if (each.task, each.name) == ("13.2", name)]
     (case,) = judge(task("13.2"), LocalAnswer(mutant.answer), only={mutant.caught_by}).cases
     assert message in case.got
 
 
-def test_what_a_rank_keeps_at_a_stage_is_told():
+def test_what_a_rank_keeps_at_a_stage_is_reported():
     (case,) = judge(task("13.1"), LocalAnswer(lambda *case: 3)).cases
     assert "3; there a rank keeps" in case.got
 
 
-def test_a_wrong_prediction_is_not_told_the_right_one():
+def test_a_wrong_prediction_does_not_reveal_the_right_one():
     reference = answers(read(EXERCISES / "solutions" / "01_four_phase_loop.ipynb"))["01.4"]
     report = str(judge(task("01.4"), LocalAnswer(dict.fromkeys(reference, "neither"))))
     assert "gap" not in report
     assert "both" not in report
 
 
-def test_the_bytes_of_a_reduce_scatter_are_told_of_the_largest_world():
+def test_the_bytes_of_a_reduce_scatter_are_reported_of_the_largest_world():
     reference = answers(read(EXERCISES / "solutions" / "05_all_reduce.ipynb"))["05.4"]
     case = judge(task("05.4"), LocalAnswer(reference)).cases[-1]
     assert case.note == "1,440 bytes per rank, at par for 192 numbers on 16 ranks"  # 15 of 16 chunks of 12 · 8 bytes

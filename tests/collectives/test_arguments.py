@@ -131,13 +131,13 @@ def test_the_parts_of_an_algorithm_do_not(make):
     assert not make(3).is_all_reduce
 
 
-def test_a_schedule_that_cannot_follow_is_still_told_from_what_is_no_schedule():
+def test_a_schedule_that_cannot_follow_is_still_distinguished_from_what_is_no_schedule():
     with pytest.raises(ScheduleError, match="cannot follow"):
         ring(2).then(collectives.all_gather(2))
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_one_of_a_kind_is_told_in_the_singular(world):
+def test_one_of_a_kind_is_reported_in_the_singular(world):
     schedule = Schedule(world, 1, [Round.of(0, 1, 0, True)] if world == 2 else [])
     texts = f"{schedule!r} {count(schedule, 1, 1)!r}"
     assert not any(f" 1 {noun}s" in f" {texts}" for noun in ("round", "chunk", "message", "byte"))

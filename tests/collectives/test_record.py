@@ -208,7 +208,7 @@ def test_a_change_after_the_last_call_is_refused():
         record(program, 3, 6)
 
 
-def test_a_change_that_is_undone_before_the_next_call_tells_nothing():
+def test_a_change_that_is_undone_before_the_next_call_says_nothing():
     def program(comm, x):
         x.view(np.uint64)[:] ^= 1
         x.view(np.uint64)[:] ^= 1

@@ -119,7 +119,7 @@ def test_for_what_torch_was_built_stands_in_its_files(tmp_path, version, build):
 
 
 @each(("build", "n_warnings"), [("cpu", 1), ("cuda 13.0", 0), (None, 0)])
-def test_a_torch_that_sees_no_gpu_on_a_machine_that_has_some_is_told(build, n_warnings):
+def test_a_torch_that_sees_no_gpu_on_a_machine_that_has_some_is_reported(build, n_warnings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "torch_build", lambda: build)
         found = gpus_without_torch_build([H100] * 4)
@@ -140,7 +140,7 @@ def test_a_launch_says_it_and_plans_for_the_cpu(driver, capsys):
     assert "one of 2 ranks on this machine has" in printed
 
 
-def test_gpus_that_differ_are_told_and_the_smallest_that_is_used_decides(monkeypatch):
+def test_gpus_that_differ_are_reported_and_the_smallest_that_is_used_decides(monkeypatch):
     """The disk has room for any checkpoint."""
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=10**12, free=10**12))
     boxes = [H100, H100, L4]

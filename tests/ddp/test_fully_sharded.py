@@ -140,7 +140,7 @@ def test_as_many_units_are_whole_at_once_as_prefetch_says(ranks, name, most):
         assert (peak, whole) == (most, set())
 
 
-def test_events_tell_a_units_life_in_its_order(ranks):
+def test_events_are_a_units_life_in_its_order(ranks):
     forward = ["gather", "gathered", "forward", "free"]
     backward = ["gather", "gathered", "backward", "free", "reduce", "reduced"]
     for rank in of(ranks, "order", 2):

@@ -88,7 +88,7 @@ def test_a_sign_stands_before_its_words():
     ]
 
 
-def test_a_subtitle_moves_what_is_below_and_both_are_told():
+def test_a_subtitle_moves_what_is_below_and_both_are_reported():
     without, under = Card(400, "Title"), Card(400, "Title", "and more")
     assert under.y > without.y
     assert texts(parse(under.picture(90, "Told.")))[:2] == ["Title", "and more"]

@@ -58,14 +58,14 @@ def test_each_band_is_as_high_as_its_bytes(time, expected):
         assert high == pytest.approx(expected.get(content, 0), abs=0.05)
 
 
-def test_the_peak_is_told_with_what_is_alive_then():
+def test_the_peak_is_reported_with_what_is_alive_then():
     picture = figures.draw_memory(step(), "Title")
     assert "peak 74 B" in texts(parse(picture))
     peak = "optimizer state 20 B, weights 10 B, gathered weights 20 B, whole gradients 10 B, activations 14 B"
     assert f"Peak of memory: step: 74 B ({peak})." in picture.alt
 
 
-def test_what_is_to_come_is_pale_and_the_peak_is_not_told_before():
+def test_what_is_to_come_is_pale_and_the_peak_is_not_reported_before():
     root = parse(draw_memory_until({"step": step()}, "Title", 5))
     (veil,) = (n for n in root.iter(f"{NS}rect") if n.get("fill-opacity"))
     edge = LEFT + 5 / 19 * (WIDTH - LEFT - 20)
@@ -88,7 +88,7 @@ def test_nothing_leaves_the_picture_and_no_text_lies_on_another(options):
     assert misplaced(root) == []
 
 
-def test_halves_and_recomputation_are_told_apart_by_letters_and_in_the_legend():
+def test_halves_and_recomputation_are_distinguished_by_letters_and_in_the_legend():
     shown = texts(parse(figures.draw_memory(step(recompute=True), "Title")))
     legend = ["F: forward", "B: backward", "R: forward once more", "G: all-gather", "S: reduce-scatter"]
     assert [line for line in shown if line in legend] == legend
@@ -97,13 +97,13 @@ def test_halves_and_recomputation_are_told_apart_by_letters_and_in_the_legend():
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_what_memory_holds_is_told_apart(sight):
+def test_what_memory_holds_is_distinguished(sight):
     for colours, least in ((CONTENT_FILLS, 15), ({c: palette.dark(f) for c, f in CONTENT_FILLS.items()}, 10)):
         assert min(distance(a, b, sight) for a, b in combinations(colours.values(), 2)) >= least
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_gathered_weights_and_the_gradients_that_are_stacked_on_them_are_told_apart_when_they_are_pale(sight):
+def test_gathered_weights_and_the_gradients_that_are_stacked_on_them_are_distinguished_when_they_are_pale(sight):
     """Frames of a film show what is to come in pale colours, and in the dark two browns then look alike."""
     pair = [CONTENT_FILLS[content] for content in ("gathered", "gradients")]
     assert distance(*pair, sight) >= 60

@@ -96,7 +96,7 @@ test_bad_input_is_named = refuses(
 
 @each("schedule", [ring(1), tree(2), Schedule(2, 1, [Round.of(0, 1, 0, True)])])
 @each("draw", [draw_overview, draw_schedule, lambda s: draw_traffic([s], 1)])
-def test_one_of_a_kind_is_told_in_the_singular(draw, schedule):
+def test_one_of_a_kind_is_reported_in_the_singular(draw, schedule):
     words = " ".join([*texts(parse(draw(schedule))), draw(schedule).alt])
     assert not re.search(r"\b1 (round|rank|message|chunk|cell)s\b", words)
 

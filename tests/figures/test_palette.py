@@ -46,14 +46,14 @@ def distance(a, b, sight):
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_any_two_colours_are_told_apart_on_light_and_dark_pages(sight):
+def test_any_two_colours_are_distinguished_on_light_and_dark_pages(sight):
     for a, b in combinations(COLOURS.values(), 2):
         assert distance(a, b, sight) >= 20, (a, b)  # 2.3 is just noticeable
         assert distance(palette.dark(a), palette.dark(b), sight) >= 15, (a, b)
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_cells_of_a_schedule_phases_of_a_timeline_and_verdicts_are_told_apart(sight):
+def test_cells_of_a_schedule_phases_of_a_timeline_and_verdicts_are_distinguished(sight):
     cells = [FILL[kind] for kind in ("own", "partial", "complete", "fault")]
     for colours, least in ((cells, 12), ({*FILLS.values()}, 10), ((palette.PASS, palette.FAIL), 10)):
         assert min(distance(a, b, sight) for a, b in combinations(colours, 2)) >= least

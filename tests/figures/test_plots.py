@@ -95,7 +95,7 @@ def test_a_loss_curve_says_where_it_begins_and_ends():
         (np.nan, np.inf, "the drift is not finite and the gap not finite"),
     ],
 )
-def test_drift_and_gap_are_told_by_their_magnitude(drift, gap, words):
+def test_drift_and_gap_are_recognised_by_their_magnitude(drift, gap, words):
     assert words in drift_and_gap(run(drift=drift, gap=gap), "Title").alt
 
 
@@ -120,7 +120,7 @@ def test_errors_of_rounding_are_marked_as_different_between_processors(drift, ga
     assert (f'<img class="{VARIES}"' in plot.html) == varies
 
 
-def test_labels_of_the_digits_are_told():
+def test_labels_of_the_digits_are_in_the_text():
     alt = digits_grid(SHARDS[:2], "Two", per_rank=3).alt
     assert alt == f"Two. The first digits of each shard. Rank 0: {_first(0)}. Rank 1: {_first(1)}."
 

@@ -85,7 +85,7 @@ def test_the_title_states_the_finding():
         (Schedule(3, 1, [Round.of([0, 1], [1, 2], 0, [True, False])]), 1, "1 chunk is sent and added, 1 chunk is sent"),
     ],
 )
-def test_the_state_is_told_in_words(schedule, after, words):
+def test_the_state_is_reported_in_words(schedule, after, words):
     assert any(words in line for line in texts(parse(draw_schedule(schedule, after))))
 
 
@@ -123,7 +123,7 @@ def test_the_description_holds_every_cell():
     assert described.startswith("Rank 0: a 1 (one contribution); b 111 (complete sum); c 101 (partial sum). Rank 1:")
 
 
-def test_the_alternative_text_tells_messages_and_totals():
+def test_the_alternative_text_says_messages_and_totals():
     alt = draw_schedule(ring(4), 1).alt
     assert "Reduce-scatter, round 1 of 3: no cell is complete. Rank 0 sends chunk a to rank 1, which adds it;" in alt
     assert alt.endswith("So far 4 messages and 16 B in all; each rank has sent 4 B.")

@@ -112,13 +112,13 @@ def test_exposed_time_is_marked_under_the_lanes():
     assert float(strip.get("width")) == pytest.approx((880 - LEFT) * 35 / 135, abs=0.1)
 
 
-def test_phases_are_told_apart_by_letters_and_in_the_legend():
+def test_phases_are_distinguished_by_letters_and_in_the_legend():
     shown = texts(parse(figures.draw_timelines(step("hook", optimizer=0.02), "Title")))
     assert {"F: forward", "B: backward", "U: update", "F1", "B9→2"} <= set(shown)
     assert "computation" not in shown
 
 
-def test_a_recorded_trace_tells_its_phases_and_draws_no_line_that_it_does_not_know():
+def test_a_recorded_trace_says_its_phases_and_draws_no_line_that_it_does_not_know():
     root = parse(figures.draw_ranks(read_profiles(recorded_traces(), step=10), "Title"))
     assert misplaced(root) == []
     for colour in (palette.FORWARD, palette.BACKWARD, palette.UPDATE):

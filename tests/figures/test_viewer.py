@@ -241,7 +241,7 @@ def test_a_drawing_that_was_interrupted_leaves_the_figure_where_it_was():
     assert explorer.chosen == {"a": "one"}
 
 
-def test_a_page_whose_figure_this_kernel_has_not_drawn_is_told_so():
+def test_a_page_whose_figure_this_kernel_has_not_drawn_is_reported():
     assert answers_to({"name": "of another kernel", "chosen": {}}) == [{"gone": True}]
 
 

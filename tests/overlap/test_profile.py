@@ -103,7 +103,7 @@ def test_the_recorded_computations_say_their_phase_in_its_turn():
         assert phases.count("forward") == 12  # six linear layers and their activations
 
 
-def test_a_model_without_a_wrapper_tells_its_phases_too(tmp_path):
+def test_a_model_without_a_wrapper_says_its_phases_too(tmp_path):
     """Two layers and a loss on this machine: autograd numbers what it records."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

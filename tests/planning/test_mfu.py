@@ -42,7 +42,7 @@ def test_the_planner_counts_the_same_operations_without_the_scores():
     assert sum(Job(1000, active=500).operations(7)) == 7 * 6 * 500
 
 
-def test_the_report_tells_the_same():
+def test_the_report_says_the_same():
     options = {"precision": "bf16"}
     about = {
         "options": options, "world": 8, "device": "NVIDIA H200", "flops_per_token": 3e9, "tokens_per_step": 1000,

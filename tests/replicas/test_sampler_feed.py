@@ -85,7 +85,7 @@ def test_a_shuffle_without_a_sampler_shows_in_the_reads_alone():
 
 
 @each("world", WORLDS)
-def test_padding_is_not_told_as_reading_twice(world):
+def test_padding_is_not_reported_as_reading_twice(world):
     for fit in (pad, drop, keep):
         fed = feed(samplers(2 * world + 1, world, fit=fit), 2 * world + 1, 2)
         assert "times on average" not in repr(fed)

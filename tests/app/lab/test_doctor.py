@@ -94,7 +94,7 @@ def test_warnings_come_where_they_should_and_nowhere_else(torch, shared, words):
 
 
 @pytest.mark.processes
-def test_a_broken_torch_is_a_problem_and_the_rest_is_still_told(tmp_path):
+def test_a_broken_torch_is_a_problem_and_the_rest_is_still_reported(tmp_path):
     """A torch that fails on import stands before the real one on the path."""
     (tmp_path / "torch.py").write_text("raise OSError('libtorch.so: wrong ELF class')")
     begin = f"import sys; sys.path.insert(0, {str(checkout.root())!r})"

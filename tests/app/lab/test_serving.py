@@ -83,7 +83,7 @@ def port_of(folder):
     return json.loads(file.read_text())["port"]
 
 
-def test_the_address_is_told_once_and_nothing_of_the_log(tmp_path):
+def test_the_address_is_reported_once_and_nothing_of_the_log(tmp_path):
     with served(tmp_path, "answer(); wait()") as process:
         said = until(process, "Ctrl-C")
         port = port_of(tmp_path)
@@ -117,7 +117,7 @@ def test_on_all_addresses_it_says_that_another_name_will_do(tmp_path):
     ]  # fmt: skip
 
 
-def test_an_address_at_which_nobody_listens_yet_is_not_told(tmp_path):
+def test_an_address_at_which_nobody_listens_yet_is_not_reported(tmp_path):
     """JupyterLab tells its address first; and where another program takes the port before it, it ends."""
     with held_port() as port:
         with served(tmp_path, f"tell({port}); time.sleep(1); sys.exit(1)") as process:
@@ -129,7 +129,7 @@ def test_an_address_at_which_nobody_listens_yet_is_not_told(tmp_path):
             socket.create_connection(("127.0.0.1", port)).close()
 
 
-def test_what_an_earlier_server_of_the_same_process_id_has_left_is_not_told(tmp_path):
+def test_what_an_earlier_server_of_the_same_process_id_has_left_is_not_reported(tmp_path):
     old = json.dumps({"url": "http://127.0.0.1:1/", "token": "old", "port": 1, "hostname": "127.0.0.1"})
     for number in range(os.getpid(), os.getpid() + 2000):
         (tmp_path / f"jpserver-{number}.json").write_text(old)
@@ -163,13 +163,13 @@ def test_a_second_server_has_a_log_of_its_own(tmp_path):
     assert (tmp_path / "log").read_text().splitlines()[-1] == "second"
 
 
-def test_a_log_that_cannot_be_written_is_told_in_words(tmp_path):
+def test_a_log_that_cannot_be_written_is_reported_in_words(tmp_path):
     (tmp_path / "log").mkdir()
     with pytest.raises(DpbookError, match=r"log: JupyterLab's log cannot be written \(Is a directory\)"):
         jupyter.serve(["true"], os.environ, tmp_path / "log", page="/lab", port=8888, opens=False)
 
 
-def test_a_workbook_that_cannot_be_written_is_told_in_words(tmp_path, monkeypatch):
+def test_a_workbook_that_cannot_be_written_is_reported_in_words(tmp_path, monkeypatch):
     (tmp_path / "workbook").touch()
     (tmp_path / "chapters").mkdir()
     (tmp_path / "chapters" / "00_a.ipynb").write_text(
@@ -180,7 +180,7 @@ def test_a_workbook_that_cannot_be_written_is_told_in_words(tmp_path, monkeypatc
         jupyter.open_lab(ip="127.0.0.1", port=8888, browser=False, allow_root=True)
 
 
-def test_a_server_that_dies_is_told_with_its_last_lines_and_its_status(tmp_path):
+def test_a_server_that_dies_is_reported_with_its_last_lines_and_its_status(tmp_path):
     with served(tmp_path, 'log("no port is free"); sys.exit(3)') as process:
         said, wrong = process.communicate(timeout=SECONDS)
     assert (process.returncode, said) == (3, "")
@@ -211,7 +211,7 @@ def test_the_server_ends_with_the_one_that_watches_it_even_if_that_is_killed(tmp
 
 
 @pytest.mark.processes
-def test_jupyterlab_answers_at_the_address_that_is_told(tmp_path):
+def test_jupyterlab_answers_at_the_address_that_is_reported(tmp_path):
     """On another port than the one that was asked for, which is taken."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -217,14 +217,14 @@ def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_cell_that_no_longer_tells_the_truth_fails(lies, lie):
+def test_a_cell_that_is_no_longer_true_fails(lies, lie):
     name, number, _, words = LIES[lie]
     told = [section for section in re.split(r"\n_+ ", lies) if f"{name}.ipynb::Cell {number} _" in section[:200]]
     assert len(told) == 1
     assert words in told[0]
 
 
-def test_those_that_tell_the_truth_pass_beside_them(lies):
+def test_those_that_are_true_pass_beside_them(lies):
     passed = 3 * CELLS_RUN - len(LIES)
     assert f"{len(LIES) + 1} failed, {passed} passed, 3 skipped" in lies  # and one whose kernel dies
 

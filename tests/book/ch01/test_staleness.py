@@ -29,7 +29,7 @@ def test_the_first_gradients_are_those_of_the_start():
     np.testing.assert_allclose(descend(0.5, 1, 4), [0.5, 0.0, -0.25, -0.25])
 
 
-def test_the_plot_tells_where_each_path_ends():
+def test_the_plot_says_where_each_path_ends():
     assert draw_paths({"fresh": descend(0.5, 0, 2)}, "Title").alt.endswith("fresh: 0.25, 0.5 at most.")
 
 

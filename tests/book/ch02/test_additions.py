@@ -35,7 +35,7 @@ def test_the_marks_are_neighbouring_floats(dtype):
     assert gaps == [below, below, above, above]
 
 
-def test_the_title_tells_both_ends_and_the_exact_sum():
+def test_the_title_says_both_ends_and_the_exact_sum():
     picture = draw_additions(FOUR, ORDERS)
     shown = texts(parse(picture))
     assert shown[0] == "The sum ends at 16,777,216 and 16,777,220; exactly it is 16,777,219"
@@ -63,7 +63,7 @@ def test_a_negative_term_is_written_as_a_subtraction():
     assert str(_add_up(np.array([3.0, -5.0]))[0]) == "3 − 5 = −2, kept exactly"
 
 
-def test_float32_neighbours_are_told_apart():
+def test_float32_neighbours_are_distinguished():
     one = np.float32(1)
     assert in_digits(Fraction(float(np.nextafter(one, np.float32(2))))) != in_digits(Fraction(1)) == "1"
 

@@ -43,7 +43,7 @@ def test_the_words_beside_the_bound_have_room(errors):
         assert 0.3 < (-11 - left) / (right - left) < 0.8
 
 
-def test_distances_tell_their_first_and_last_value():
+def test_distances_say_their_first_and_last_value():
     words = distances({"kept": [2.0, 2.0], "shrinks": [2.0, 1.0]}, "Title", "largest distance").alt
     assert words == "Title. Largest distance, first to last step: kept: 2 → 2; shrinks: 2 → 1."
 

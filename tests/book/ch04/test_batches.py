@@ -124,7 +124,7 @@ def of_noise(*scales, direct=10.0):
     return noise_scale_estimates(single, list(ch04.smooth(single)), direct, "Title")
 
 
-def test_measurements_against_the_batch_are_told():
+def test_measurements_against_the_batch_are_reported():
     plot = against({"linear": [0.5, 0.25, 1], "root": np.array([1, 2, 3])})
     assert plot.alt == "Title. Loss for batches of 1, 4, 16. linear: 0.5, 0.25, 1; root: 1, 2, 3."
     assert shows(plot, LINES[0][0])
@@ -132,7 +132,7 @@ def test_measurements_against_the_batch_are_told():
     assert against({"linear": [0.5, 0.25, 1]}, log=True).svg != against({"linear": [0.5, 0.25, 1]}).svg
 
 
-def test_the_noise_scale_is_told_with_its_outliers():
+def test_the_noise_scale_is_reported_with_its_outliers():
     plot = of_noise(9, 12, -400, 31, 1400)
     assert plot.alt.startswith("Title. Directly measured: 10 examples; smoothed over 5 steps: 210. 3 single steps lie")
     assert shows(plot, LINES[0][0])

@@ -67,7 +67,7 @@ def test_one_failed_run_of_four_costs_a_rate_nothing_and_two_rule_it_out(failed,
     assert repr(found) == f"Race(batch 8: {shown}, test accuracy 90%)"
 
 
-def test_the_table_tells_each_batchs_best():
+def test_the_table_says_each_batchs_best():
     plot = draw_races([raced(30, 20, np.inf), raced(12, 9, 10, batch=16)], "Title")
     assert (
         plot.alt

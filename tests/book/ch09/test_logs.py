@@ -28,7 +28,7 @@ def test_one_rank_differs_from_its_position_on(kind, seed):
 
 @each("seed", SEEDS)
 @each("kind", KINDS)
-def test_what_is_wrong_can_be_told_from_the_logs(kind, seed):
+def test_what_is_wrong_can_be_seen_in_the_logs(kind, seed):
     case = draw(np.random.default_rng(seed), 3, kind)
     rank, at, _ = case.fault
     own, right = plans(case.logs)[rank], plans(case.logs)[(rank + 1) % 3]

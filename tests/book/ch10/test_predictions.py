@@ -21,7 +21,7 @@ def test_a_plot_is_a_small_picture_and_leaves_no_settings(draw):
     check_plot(draw)
 
 
-def test_medians_are_told():
+def test_medians_are_reported():
     assert PLOTS["prediction"]().alt == "It is near. Medians of 3 steps: 1 MiB: 21 ms predicted, 25 measured."
     assert "emulated: naive 31 ms, local 10 ms; real: naive 33 ms, local 12 ms" in PLOTS["links"]().alt
 

@@ -124,7 +124,7 @@ def goes_on_after_an_error(wire, shared):
 
 @pytest.mark.parametrize("rank", [waits_for_anothers, uses_anothers_wire, goes_on_after_an_error])
 @pytest.mark.parametrize("world", [2, 3, 5])
-def test_ranks_that_all_wait_are_told_so(rank, world):
+def test_ranks_that_all_wait_are_reported(rank, world):
     shared = {"sent": threading.Event(), "met": threading.Barrier(world)}
     before = set(threading.enumerate())
     with pytest.raises(Deadlock, match=r"waits for message \d, which rank \d does not send"):

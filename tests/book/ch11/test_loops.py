@@ -38,7 +38,7 @@ def one_step(model, data, epochs, batch, accumulation, rate, save):
     return [7.0]
 
 
-def test_a_trial_tells_what_was_seen_sent_saved_and_returned():
+def test_a_trial_says_what_was_seen_sent_saved_and_returned():
     (found,) = train_alone(one_step, [TRIAL])
     assert [inputs.tolist() for inputs in found["inputs"]] == [TRIAL["x"][:2].tolist()] * 2
     assert (found["syncs"], found["logged"], len(found["saved"])) == (1, [7.0], 1)
@@ -89,7 +89,7 @@ def watched(rank):
 
 
 @pytest.mark.processes
-def test_a_watched_ddp_averages_and_tells_every_bucket():
+def test_a_watched_ddp_averages_and_reports_every_bucket():
     (found, same, mean), (_, _, other) = start(watched, [(0,), (1,)])
     assert found == [[(768, True)], [(256, False), (256, False), (256, True)]]
     assert same

@@ -101,7 +101,7 @@ def test_one_rank_and_then_all():
     ]
 
 
-def test_waiting_is_told_from_transfer_at_the_end_alone():
+def test_waiting_is_distinguished_from_transfer_at_the_end_alone():
     viewer = ch12.play_diagnosis(played_step([0, 0, 40]))
     assert "48 ms of 108 ms are exposed" in look(viewer, 0).alt
     assert "rank 0 spends 48 ms, rank 2 8 ms" in look(viewer, 1).alt
@@ -110,7 +110,7 @@ def test_waiting_is_told_from_transfer_at_the_end_alone():
     assert "rank 2 8 + 0 + 40 ms" in look(viewer, 2).alt
 
 
-def test_a_rank_without_work_and_a_slow_one_are_told_apart():
+def test_a_rank_without_work_and_a_slow_one_are_distinguished():
     assert "rank 1: it is without work for 40 ms" in look(ch12.play_diagnosis(played_step([0, 40])), 2).alt
     assert "rank 1: it computes for 100 ms" in look(ch12.play_diagnosis(played_step([0, 0], [60, 100])), 2).alt
 

@@ -59,6 +59,6 @@ def test_a_seed_is_a_case():
     assert len({blind_case(seed).verdict for seed in range(20)}) > 10
 
 
-def test_a_cause_that_there_is_not_is_told():
+def test_a_cause_that_there_is_not_is_reported():
     with pytest.raises(InvalidArgument, match="cause must be one of"):
         blind_case(0, "gremlins")

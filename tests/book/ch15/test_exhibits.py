@@ -41,7 +41,7 @@ def test_what_is_blamed_stands_in_the_script(one):
 
 
 @each("one", exhibits())
-def test_a_script_does_not_tell_its_name(one):
+def test_a_script_does_not_say_its_name(one):
     assert one.name not in one.script
 
 
@@ -124,7 +124,7 @@ def test_the_cause_is_named_first_its_consequences_follow_and_nothing_else_fires
 
 @pytest.mark.processes
 @proof
-def test_every_exhibit_that_audit_judges_is_told_as_it_declares():
+def test_every_exhibit_that_audit_judges_is_reported_as_it_declares():
     assert faulty(TOGETHER) == {one.name: [] for one in TOGETHER}
 
 
@@ -137,5 +137,5 @@ def test_nothing_fires_after_the_cure():
 @pytest.mark.processes
 @proof
 @pytest.mark.parametrize("one", [one for one in exhibits() if one.tool in OWN_PROCESSES], ids=lambda one: one.name)
-def test_launch_and_preflight_tell_theirs_and_nothing_after_the_cure(one):
+def test_launch_and_preflight_report_their_causes_and_nothing_after_the_cure(one):
     assert (faulty([one]), cured([one])) == ({one.name: []}, {one.name: []})

@@ -23,7 +23,7 @@ def test_a_seed_is_one_case_and_seeds_are_many():
 
 
 @each("seed", SEEDS)
-def test_a_case_is_a_script_with_an_answer_that_it_does_not_tell(seed):
+def test_a_case_is_a_script_with_an_answer_that_it_does_not_say(seed):
     case = draw(seed)
     compile(case.script, "train.py", "exec")
     assert case.exhibit.name not in case.script
@@ -104,7 +104,7 @@ def test_the_command_grades_and_writes_nothing_then(tmp_path, monkeypatch, capsy
         (["--seed", "7", "--cause", "q", "--rank", "all", "--line", "3"], "one of the letters a, b, c, d, e, f"),
     ],
 )
-def test_bad_options_are_told(tmp_path, monkeypatch, capsys, options, message):
+def test_bad_options_are_reported(tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     assert main(["mystery", *options]) == 1
     assert message in capsys.readouterr().err

@@ -39,6 +39,6 @@ def test_what_a_rank_reads_is_written_down():
     assert [rank["read"] for rank in run_script(script, TRIAL)] == [[[0, 5]], [[1, 5]], [[2, 5]]]
 
 
-def test_a_forgotten_return_is_told():
+def test_a_forgotten_return_is_reported():
     with pytest.raises(DpbookError, match="is a return missing"):
         run_script(lambda rank: None, TRIAL)

@@ -144,7 +144,7 @@ def test_a_submission_is_its_students_by_any_of_their_names(name, id, tmp_path):
     assert any("nobody on the roster" in each_line for each_line in told) == (not id)
 
 
-def test_whoever_is_unknown_ambiguous_twice_or_absent_is_told_and_keeps_a_row(tmp_path):
+def test_whoever_is_unknown_ambiguous_twice_or_absent_is_reported_and_keeps_a_row(tmp_path):
     known = roster(tmp_path, f"{CANVAS}\nAnna,1,s1,anna,A\nTwin,2,s2,t2,A\nTwin,3,s3,t3,A\nEva,4,s4,eva,A\n")
     content, told = spreadsheet(marks("anna", "01_anna", "twin", "zoe"), "canvas", known)
     assert [row[:2] for row in lines(content)[2:]] == [["Anna", "1"], ["Anna", "1"], ["twin", ""], ["zoe", ""]]
@@ -244,12 +244,12 @@ def test_no_control_character_reaches_a_file():
     assert b"\x1b" not in content
 
 
-def test_names_that_only_look_the_same_are_told():
+def test_names_that_only_look_the_same_are_reported():
     page = pages.whole_class(marks("Jos\u00e9", "Jose\u0301", "Ann"), ["1.html", "2.html", "3.html"])
     assert page.count("another submission has this name") == 2
 
 
-def test_an_answer_that_tried_to_break_out_is_told():
+def test_an_answer_that_tried_to_break_out_is_reported():
     case = Case("easy", 2, False, got="PermissionError: [Errno 13] Permission denied: '/etc/passwd'")
     tasks = (TaskMarks("01.1", "First", 2, Report("01.1", "First", (case, case))),)
     one = SubmissionMarks("eve", (ExerciseMarks("01.ipynb", 1, tasks),))
@@ -296,7 +296,7 @@ def test_an_answer_in_words_is_shown_with_its_marks(tmp_path):
         (["--csv", "new.csv", "--roster", "none.csv"], "none.csv cannot be read"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_is_graded(options, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_written_is_reported_before_anything_is_graded(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpbook.classroom.marks.grade", lambda *args, **more: pytest.fail("graded"))
     hand_in(tmp_path / "full" / "01.ipynb", 1, {})
@@ -306,7 +306,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_graded(options, messa
     assert (tmp_path / "there.csv").read_text() == "mine"
 
 
-def test_a_report_that_cannot_be_written_is_told_after_the_marks(tmp_path, monkeypatch, capsys):
+def test_a_report_that_cannot_be_written_is_reported_after_the_marks(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("dpbook.classroom.marks.grade", lambda *a, **more: marks("anna"))
     hand_in(tmp_path / "01.ipynb", 1, {})
     assert command_line.main(["grade", str(tmp_path), "--csv", str(tmp_path / "01.ipynb" / "x.csv")]) == 1

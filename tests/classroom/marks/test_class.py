@@ -49,7 +49,7 @@ def test_each_task_gets_what_it_has_earned(run, submissions):
                 assert sum(points for points, _ in earned.values()) == 0, submission.name
 
 
-def test_of_broken_notebooks_all_that_can_be_found_is_graded_and_the_rest_told(run):
+def test_of_broken_notebooks_all_that_can_be_found_is_graded_and_the_rest_is_reported(run):
     broken = [each for each in run.marks["submissions"] if each["name"].startswith("broken")]
     full = sum(task.points for chapter in CHAPTERS for task in list_tasks(chapter))
     assert [each["points"] for each in broken] == [0, 0, full, full, 0]

@@ -89,7 +89,7 @@ def of_another_version(nb):
         (with_a_helper, "def step|def meters", "helper stands in a cell of your own, and only answer cells are taken"),
     ],
 )
-def test_answers_are_found_and_what_is_odd_is_told(change, texts, messages, tmp_path):
+def test_answers_are_found_and_what_is_odd_is_reported(change, texts, messages, tmp_path):
     taken = take(hand_in(tmp_path / "handed.ipynb", 1, MINE, change=change))
     assert taken.chapter == 1
     found = [str(each.text)[: len(text)] for each, text in zip(taken.answers[1:3], texts.split("|"), strict=True)]
@@ -135,7 +135,7 @@ def test_torch_is_loaded_for_those_that_import_it():
     assert not needs_torch([("a", "\n" * 400_000)]), "in no time"
 
 
-def test_a_class_is_told_from_one_submission(tmp_path):
+def test_a_class_is_distinguished_from_one_submission(tmp_path):
     for chapter, name in ((1, "01_a"), (2, "02_b")):
         hand_in(tmp_path / "anna" / f"{name}.ipynb", chapter, {})
     (tmp_path / "anna" / "notes.txt").write_text("mine")
@@ -174,7 +174,7 @@ def test_an_update_that_lies_beside_a_notebook_is_no_submission_of_its_own(tmp_p
     }
 
 
-def test_downloads_are_told_apart_by_the_exercise_that_they_are_and_not_by_their_names(tmp_path):
+def test_downloads_are_distinguished_by_the_exercise_that_they_are_and_not_by_their_names(tmp_path):
     for name in ("berganna_17_4711_loop", "ongkim_LATE_19_4713_loop-1"):
         hand_in(tmp_path / "canvas" / f"{name}.ipynb", 1, {})
     (tmp_path / "canvas" / "zoe_20_4714_loop.ipynb").write_text("{oops")
@@ -207,7 +207,7 @@ def test_the_class_names_who_handed_in_no_notebook():
     assert "  berta    0 of   0  no notebook\n" in shown
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path):
+def test_a_path_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(DpbookError, match="no such file"):
         find([tmp_path / "nowhere"])
 

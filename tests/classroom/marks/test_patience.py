@@ -37,7 +37,7 @@ def test_slow_answers_are_all_judged_again():
     assert remarks(ANSWERS, done) == []
 
 
-def test_answers_that_never_end_are_judged_again_a_few_times_and_the_rest_is_told():
+def test_answers_that_never_end_are_judged_again_a_few_times_and_the_rest_is_reported():
     done = judged_until_nothing_waits(ANSWERS[3:], [])
     assert [one.task for one in done if not one.hurried] == [one.task for one in ANSWERS[3 : 3 + PATIENT]]
     (said,) = remarks(ANSWERS, done)
@@ -102,7 +102,7 @@ def test_who_is_hurried_has_two_seconds_where_a_task_gives_many():
         answer._run(late, math.inf)
 
 
-def test_who_has_used_up_the_time_of_a_check_is_told_so():
+def test_who_has_used_up_the_time_of_a_check_is_reported():
     def late():
         raise TimeUp
 

@@ -111,7 +111,7 @@ def test_a_course_may_leave_tasks_out():
     assert (points, "another edition" in page) == ("2", True)
 
 
-def test_another_exercise_under_this_name_earns_nothing_and_is_told():
+def test_another_exercise_under_this_name_earns_nothing_and_is_reported():
     points, page = output(reported(exercise(2), marks(chapter=1), 2), "check-1")
     assert points == "0"
     assert "not graded: this is exercise 01, handed in as exercise 02" in page

@@ -54,7 +54,7 @@ def test_what_is_there_is_kept_and_what_lacks_comes_again(tmp_path, capsys):
     assert (tmp_path / "nbgrader_config.py").read_text() == config
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["nbgrader", str(tmp_path / "file")]) == 1
     assert "the course cannot be written" in capsys.readouterr().err

@@ -345,7 +345,7 @@ def test_nothing_is_left_of_grading_that_was_ended(folder):
     assert left == set()
 
 
-def test_what_is_no_exercise_is_told_and_all_else_is_graded(folder):
+def test_what_is_no_exercise_is_reported_and_all_else_is_graded(folder):
     place = folder / "files and links"
     hand_in(place / "anna" / "01_four_phase_loop.ipynb", 1, solutions(1))
     (place / "berta").mkdir()

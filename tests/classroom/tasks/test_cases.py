@@ -38,7 +38,7 @@ def test_points_are_added_up():
     assert (r.points, r.possible, r.passed, r.answered) == (2, 3, False, True)
 
 
-def test_a_stub_is_told_in_one_line():
+def test_a_stub_is_reported_in_one_line():
     assert repr(report(UNANSWERED)) == "05.1 Ring: not answered yet, 0 of 1 point"
 
 

@@ -156,7 +156,7 @@ def waits_for_itself(buffers):
 
 
 @each("answer", [lost_its_return, has_a_typo, another_message_each_time, waits_for_itself, 7, lambda buffers: print])
-def test_one_cause_is_told_once_and_without_the_checks_own_reason(answer):
+def test_one_cause_is_reported_once_and_without_the_checks_own_reason(answer):
     causes = [(case.like, case.why, [*case.details()] != []) for case in check("90.1", answer).cases if not case.passed]
     assert causes[:2] == [("", "", True), ("the sum on every rank", "", False)]
 

@@ -37,7 +37,7 @@ def test_a_mutant_that_survives_is_named_for_every_seed(all_reduce):
     assert problems == [f"task 90.1, seed {seed}: {said}" for seed in (0, 5)]
 
 
-def test_a_mutant_caught_by_another_check_is_told(all_reduce):
+def test_a_mutant_caught_by_another_check_is_reported(all_reduce):
     misplaced = Mutant("90.1", "divides", mean, INPUTS)
     (problem,) = trial("90.1", reference=all_reduce, stub=stub, mutants=[misplaced], seeds=(0,))
     assert problem.endswith("divides passes 'inputs stay'; it fails the sum on every rank, small buffers")
@@ -49,12 +49,12 @@ def test_a_reference_that_fails_is_shown():
 
 
 @pytest.mark.parametrize("not_a_stub", [mean, 0])
-def test_a_stub_that_is_judged_is_told(all_reduce, not_a_stub):
+def test_a_stub_that_is_judged_is_reported(all_reduce, not_a_stub):
     (problem,) = trial("90.1", reference=all_reduce, stub=not_a_stub, mutants=GOOD, seeds=(0,))
     assert "the stub counts as an answer" in problem
 
 
-def test_a_task_without_mutants_is_told(all_reduce):
+def test_a_task_without_mutants_is_reported(all_reduce):
     other = [Mutant("90.2", "of another task", 1, "the factor")]
     assert trial("90.1", reference=all_reduce, stub=stub, mutants=other) == ["task 90.1 has no mutant"]
 

@@ -76,7 +76,7 @@ def test_an_unreadable_file_is_moved_aside(workbook, content):
     assert check("90.1", 7).notes == ()
 
 
-def test_a_folder_in_the_way_is_told(workbook):
+def test_a_folder_in_the_way_is_reported(workbook):
     (workbook / "progress.json").mkdir()
     assert check("90.1", 7).notes == ("your points could not be saved: Is a directory",)
 

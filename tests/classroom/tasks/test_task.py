@@ -128,7 +128,7 @@ def test_what_is_wrong_in_a_declaration_is_named(text, message):
 
 
 @pytest.mark.parametrize("name", ['"no_such"', '"__name__"', "1"])
-def test_a_function_that_is_none_is_told_before_an_answer_is_judged(name, monkeypatch):
+def test_a_function_that_is_none_is_reported_before_an_answer_is_judged(name, monkeypatch):
     (found,) = load_tasks.parse(toml(TASK, {**ONE, "run": name}), 0)
     monkeypatch.setitem(load_tasks._registered, "00.1", found)
     place, module = r"ch00/tasks\.toml: task 00\.1: check 'sum'", r"dpbook\.book\.ch00\.judge"

@@ -55,7 +55,7 @@ def test_every_listed_name_exists_in_the_library(name):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_an_unknown_name_is_told():
+def test_an_unknown_name_is_reported():
     with pytest.raises(DpbookError, match=r"the library has no 'dpbook\.collectives\.no_such'"):
         refuse(["dpbook.collectives.no_such"])
 

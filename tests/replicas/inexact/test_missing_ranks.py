@@ -73,7 +73,7 @@ def test_the_world_as_divisor_makes_the_step_shorter():
 
 @each("world", [3, 4, 5])
 @each("uneven", [False, True])
-def test_those_who_came_are_averaged_and_all_ranks_are_told(world, uneven):
+def test_those_who_came_are_averaged_and_all_ranks_know(world, uneven):
     sizes = UNEVEN[world] if uneven else [60 // world] * world
     alone = [gradient_of([rank], sizes) for rank in range(world)]
     seen = set()

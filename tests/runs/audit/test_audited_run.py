@@ -57,7 +57,7 @@ def test_the_fixture_fails_a_test_with_the_verdict_or_with_a_warning_that_is_not
     assert str(failure.value) == f"audit of {__file__}\n{expected}"
 
 
-def test_until_all_ranks_have_updated_the_progress_of_each_is_told(monkeypatch, tmp_path):
+def test_until_all_ranks_have_updated_the_progress_of_each_is_reported(monkeypatch, tmp_path):
     kinds = {0: ["forward", "backward", "step"], 1: ["forward", "forward"]}
     monkeypatch.setattr(audited_run, "read_journal", lambda folder, rank: [{"kind": kind} for kind in kinds[rank]])
     assert audited_run._progress(tmp_path, 1) is None

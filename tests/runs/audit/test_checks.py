@@ -160,7 +160,7 @@ def test_a_compiled_step_whose_all_reduces_begin_at_its_end(wrappers, calls, beg
     assert (result and result.status) == status
 
 
-def test_a_gradient_that_comes_twice_is_told_with_the_cure():
+def test_a_gradient_that_comes_twice_is_reported_with_the_cure():
     ranks = [journal(backward={"at": 1.0})] * 3
     result = result_of(
         "twice", *ranks, ended="RuntimeError: Expected to mark a variable ready only once. This error is"
@@ -175,7 +175,7 @@ def test_nothing_seen_passes_nothing(check):
     assert result is None or result.status == "----"
 
 
-def test_a_rank_that_was_killed_is_told_with_what_the_ranks_held():
+def test_a_rank_that_was_killed_is_reported_with_what_the_ranks_held():
     ended = "rank 1 died: killed by SIGKILL\na line of no interest\nmemory when last sampled: rank 0 used 3.0 GiB"
     end = result_of("end", journal(), journal(), ended=ended)
     assert (end.status, end.message) == (

@@ -50,7 +50,7 @@ def audit(folder, text, *options, arguments=()):
     return subprocess.run(argv, **settings, timeout=500)
 
 
-def test_a_fault_is_told_on_an_unchanged_script(tmp_path):
+def test_a_fault_is_reported_on_an_unchanged_script(tmp_path):
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     completed = audit(
@@ -102,7 +102,7 @@ else:
     ],
     ids=["unused", "raises", "exits", "calls that differ"],
 )
-def test_a_run_that_fails_is_told(tmp_path, text, claim, message):
+def test_a_run_that_fails_is_reported(tmp_path, text, claim, message):
     completed = audit(tmp_path, text, "--timeout", 10)
     first = completed.stdout.splitlines()[0]
     assert (completed.returncode, first.startswith("FAIL")) == (1, True), completed.stdout + completed.stderr
@@ -180,7 +180,7 @@ def test_a_whole_run_may_be_watched_now_and_then(tmp_path):
 
 
 @each("wrong", [["--nproc", "1"], ["--updates", "-1"], ["--every", "0"], ["--html", "nowhere/told.html"]])
-def test_bad_options_are_told(tmp_path, wrong):
+def test_bad_options_are_reported(tmp_path, wrong):
     from dpbook.app import main
 
     (tmp_path / "train.py").write_text("")

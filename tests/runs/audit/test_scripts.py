@@ -137,7 +137,7 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
         ("gradients sent in 16 bits", "DDP's communication hook fp16_compress_hook"),
     ],
 )
-def test_a_replay_tells_what_the_gradient_is_instead(folder, name, text):
+def test_a_replay_says_what_the_gradient_is_instead(folder, name, text):
     assert text in lines_of(folder, name)["replay"].result.message
 
 

@@ -179,7 +179,7 @@ def test_a_script_that_was_stopped_gives_its_status(monkeypatch, capsys):
         (["--measure", "1"], "measure must be"),
     ],
 )
-def test_bad_options_are_told(tmp_path, capsys, wrong, message):
+def test_bad_options_are_reported(tmp_path, capsys, wrong, message):
     (tmp_path / "train.py").write_text("")
     assert main(["forecast", *wrong, "--", str(tmp_path / "train.py")]) == 1
     assert message in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_updates_over_the_link_are_kept_apart():
     assert read_step(ranks).emulated_seconds == 1 + 2 + (22 + 90) / 2 + 3
 
 
-def test_what_the_slowest_rank_really_waited_for_is_told():
+def test_what_the_slowest_rank_really_waited_for_is_reported():
     """Its sums arrive 5 after its last gradient; no rank could go on before."""
     late = update(8)
     late["marks"][-2:] = [("arrived", 16), ("returned", 16), ("stepped", 19)]
@@ -106,7 +106,7 @@ def test_what_cannot_be_forecast_says_why(events, message):
         read_step([events])
 
 
-def test_what_is_odd_about_a_script_is_told():
+def test_what_is_odd_about_a_script_is_reported():
     odd = MODEL | {"wrapped": True, "own_hook": True, "buffers": 2}
     events = [odd, *[update(100)] * WARMUP_UPDATES, *(update(each, other=90, order=(1,)) for each in (4, 400, 4, 400))]
     notes = "\n".join(read_step([events]).notes)

@@ -41,7 +41,7 @@ def test_where_nobody_says_when_sums_arrive_all_of_it_may_be_waiting():
     assert times.after == 2.5
 
 
-def test_micro_batches_are_kept_apart_and_the_last_one_is_told_by_gradient():
+def test_micro_batches_are_kept_apart_and_the_last_one_is_recognised_by_gradient():
     marks = [
         ("forward", 1), ("backward", 3), (1, 4), (0, 6), ("returned", 6),
         ("forward", 8), ("backward", 9), (1, 11), (0, 12), ("returned", 12), ("stepped", 13),

@@ -128,7 +128,7 @@ def test_an_error_that_blames_no_rank_is_the_cause_and_ranks_that_were_ended_are
     assert line == f"rank 1 failed first: Error: {message}"
 
 
-def test_an_error_without_a_message_is_reported_by_its_name(tmp_path):
+def test_an_error_without_a_message_is_recognised_by_its_name(tmp_path):
     assert headline(tmp_path, failed=[(1, "")], ended=[(0, WAITS), (2, WAITS)]) == "rank 1 failed first: Error"
 
 

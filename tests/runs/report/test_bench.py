@@ -50,7 +50,7 @@ def test_what_is_written_can_be_read_back_and_earlier_files_are_kept(bench, tmp_
     assert first[1].read_text().startswith("<svg")
 
 
-def test_the_figure_tells_the_largest_bandwidth(bench):
+def test_the_figure_says_the_largest_bandwidth(bench):
     assert "ring: at most 104 MB/s" in figures.sweeps(bench.sweeps, "Title").alt
     with pytest.raises(InvalidArgument, match="measured"):
         figures.sweeps({}, "Title")

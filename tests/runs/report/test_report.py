@@ -49,7 +49,7 @@ def table_rows(page):
     return dict(re.findall(r"<tr><th>(.*?)</th><td>(.*?)</td></tr>", page.read_text(encoding="utf-8")))
 
 
-def test_it_tells_what_the_metrics_say(tmp_path):
+def test_it_says_what_the_metrics_say(tmp_path):
     rows = table_rows(pages.write(run(tmp_path / "r")))
     assert rows["loss"] == "0.1667 after step 30"
     assert rows["step"] == "200 ms, median of 25 (half of the steps 200 ms to 200 ms)"

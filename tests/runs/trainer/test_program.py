@@ -79,7 +79,7 @@ def test_another_model_does_not_resume_a_run(ranks):
 @pytest.mark.processes
 @pytest.mark.parametrize("part", ["pt", "rank2"])
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(ranks, part, name):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(ranks, part, name):
     """Also where the damage is to the shard of one rank, which alone sees it."""
     if (part, name) == ("pt", "missing"):
         return
@@ -283,7 +283,7 @@ def test_a_preset_gives_way_to_what_is_given_with_it():
     assert parsed("--preset", "gpu", "--depth", "2", "--no-fused") == replace(gpu, depth=2, fused=False)
 
 
-def test_the_help_tells_what_a_preset_means_and_how_long_a_collective_may_take(capsys):
+def test_the_help_says_what_a_preset_means_and_how_long_a_collective_may_take(capsys):
     assert main(["launch", "--program-help"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "gpu: --steps 200 --batch 16 --lr 0.0003" in printed
@@ -315,7 +315,7 @@ def test_bad_options_are_named(options, output):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to Linux's device that is always full")
-def test_of_a_checkpoint_that_does_not_fit_nothing_is_left_and_its_name_is_told(tmp_path):
+def test_of_a_checkpoint_that_does_not_fit_nothing_is_left_and_its_name_is_reported(tmp_path):
     path = tmp_path / "checkpoint-00000005.pt"
     partial = tmp_path / f".{path.name}.partial"
     partial.symlink_to("/dev/full")

@@ -97,7 +97,7 @@ def test_a_launcher_that_is_killed_leaves_no_lock(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_on_a_disk_without_locks_nobody_is_kept_out_and_that_is_told(tmp_path, monkeypatch, number):
+def test_on_a_disk_without_locks_nobody_is_kept_out_and_that_is_reported(tmp_path, monkeypatch, number):
     def flock(descriptor, operation):
         raise OSError(number, os.strerror(number))
 
@@ -182,7 +182,7 @@ def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp
         ({"strategy": "zero1"}, ["--strategy", "zero1"], 3, "the moments of the sharded optimizer begin at zero"),
     ],
 )
-def test_what_becomes_of_data_and_state_is_told(tmp_path_factory, relaunch, before, now, nproc, message):
+def test_what_becomes_of_data_and_state_is_reported(tmp_path_factory, relaunch, before, now, nproc, message):
     folder = tmp_path_factory.mktemp("runs")
     earlier_run(folder, **before)
     where = ("--out", str(folder), *now)
