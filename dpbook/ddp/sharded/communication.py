@@ -84,7 +84,7 @@ class Reducing:
         self._trained = [(unit, row) for unit in units for row in unit.rows if row.trained]
         for place, (_, row) in enumerate(self._trained):
             for index, weight in enumerate(row.weights):
-                call_when_ready(weight, self._ready, place, index)
+                call_when_ready(weight, self, Reducing._ready, place, index)
 
     def _ready(self, place: int, index: int) -> None:
         """The gradient of a weight is complete on this rank."""
