@@ -8,15 +8,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
         "Write the exercises with a course's own numbers in the tasks that ask for a value, and their solutions into "
-        "another folder, which is not handed out. Or write questions for an oral exam with numbers of their own. The "
-        "same seed gives the same numbers; grade exercises with dpbook grade --course SEED."
+        "another folder, which you keep. Or write questions with such numbers for an oral exam. The "
+        "same seed gives the same numbers; grade the exercises with dpbook grade --course SEED."
     )
-    parser.add_argument("seed", type=int, metavar="SEED", help="of the course, such as its year")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="to hand out, a folder, new or empty")
+    parser.add_argument("seed", type=int, metavar="SEED", help="seed of the course, such as its year")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder for the exercises to hand out, new or empty")
     parser.add_argument(
-        "--solutions", type=Path, metavar="DIR", help="for teachers, new or empty (default: beside it, DIR_solutions)"
+        "--solutions", type=Path, metavar="DIR", help="folder for the solutions, new or empty (default: DIR_solutions)"
     )
-    parser.add_argument("--oral", type=Path, metavar="FILE", help="questions for an oral exam, with answers")
+    parser.add_argument(
+        "--oral", type=Path, metavar="FILE", help="file for the questions of an oral exam, with answers"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
