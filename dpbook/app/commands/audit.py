@@ -63,17 +63,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Watch, judge, and tell."""
-    from dpbook.core import InvalidArgument, machine
+    from dpbook.core import DpbookError, InvalidArgument, machine
     from dpbook.runs.audit import Audit, audit, judge_recording
     from dpbook.runs.launch import preflight
 
     for name, path in (("json", args.json), ("html", args.html)):
         if path and not path.parent.is_dir():
-            raise InvalidArgument(name, path, "a file in a folder that exists")
+            raise InvalidArgument(name, str(path), "a file in a folder that exists")
     if args.read:
         return _tell(judge_recording(args.read, args.replay), args, str(args.read))
     if not args.script:
-        raise InvalidArgument("script", "nothing", "given, as in `dpbook audit train.py`")
+        raise DpbookError("no script was given; an example: dpbook audit train.py")
     gpus = machine.gpus()
     nproc = args.nproc if args.nproc is not None else max(2, len(gpus)) if gpus else WITHOUT_GPUS
     what = Audit(

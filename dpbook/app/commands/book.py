@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
         print_book(args.to, args.pdf)
         print(f"printed: {args.pdf}")
     for link in built.dead_links:
-        print(f"leads nowhere: {link}")
+        print(f"broken link: {link}")
     return 1 if built.dead_links else 0

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_int("SEED", args.seed, 0)
     if not (args.to or args.oral):
-        raise DpbookError("say what to write: --to DIR for exercises, --oral FILE for questions, or both")
+        raise DpbookError("nothing to write: give --to DIR for exercises, --oral FILE for questions, or both")
     if args.oral and args.oral.exists():
         raise DpbookError(f"{args.oral} exists, and nothing is replaced: name another file")
     if args.to:
@@ -54,7 +54,7 @@ def _write_exercises(args: argparse.Namespace) -> None:
     for_teachers = (args.solutions or to.with_name(f"{to.name}_solutions")).resolve()
     for folder in (to, for_teachers):
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise DpbookError(f"{folder} holds something, and nothing is replaced: name another folder")
+            raise DpbookError(f"{folder} is not empty, and nothing is replaced: name another folder")
     written = write_course(args.seed, to, for_teachers)
     print(f"{plural(len(written) // 2, 'notebook')} to hand out in {to}, the solutions in {for_teachers}")
     print("other numbers in", ", ".join(each.task for each in varying()))

@@ -59,19 +59,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, simulate, and tell."""
-    from dpbook.core import InvalidArgument, check_int
+    from dpbook.core import DpbookError, InvalidArgument, check_int
     from dpbook.runs.forecast import ScriptStopped, connection
     from dpbook.runs.launch import Launch
 
     if not args.script:
-        raise InvalidArgument("script", "nothing", "given, as in `dpbook forecast train.py`")
+        raise DpbookError("no script was given; an example: dpbook forecast train.py")
     worlds, stages = _numbers("gpus", args.gpus, 2), _numbers("stages", args.stages, 0, 3)
     ranks = _numbers("check", args.check, 2) if args.check else []
     links = [connection(name) for name in (args.link or ("" if args.measure else "25GbE")).split(",") if name]
     if args.measure is None and not links:
-        raise InvalidArgument("link", args.link, "a link, or several with commas")
+        raise InvalidArgument("link", args.link, "a link, or a comma-separated list of links")
     if args.json and not args.json.parent.is_dir():
-        raise InvalidArgument("json", args.json, "a file in a folder that exists")
+        raise InvalidArgument("json", str(args.json), "a file in a folder that exists")
     if ranks and (over_nodes := [link.name for link in links if link.inside]):
         raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
     updates = check_int("updates", args.updates, 1)
@@ -137,7 +137,7 @@ def _numbers(name: str, text: str, least: int, most: int | None = None) -> list[
     try:
         numbers = [int(each) for each in text.split(",")]
     except ValueError:
-        raise InvalidArgument(name, text, "numbers with commas") from None
+        raise InvalidArgument(name, text, "comma-separated numbers") from None
     return [check_int(name, number, least, most) for number in numbers]
 
 

@@ -125,12 +125,12 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
     files = args.csv, args.gradescope, args.html, args.words_sheet, args.returned, args.board
     asked = [path for path in files if path]
     if len(set(asked)) < len(asked):
-        raise DpbookError("two reports cannot have one name")
+        raise DpbookError("two reports have the same file name")
     for path in asked:
         if path.exists() and not (path is args.html and path.is_dir() and not any(path.iterdir())):
             raise DpbookError(f"{path} exists, and nothing is replaced: move it, or name another")
     if args.csv is None and (args.roster or args.format != FORMATS[0]):
-        raise DpbookError("--roster and --format are for the CSV file: say which with --csv FILE")
+        raise DpbookError("--roster and --format need --csv FILE")
     if args.gradescope and len(handed) != 1:
         raise DpbookError(f"--gradescope is for one submission, and there are {len(handed)}")
     if args.html and find_spec("jinja2") is None:

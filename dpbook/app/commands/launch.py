@@ -128,7 +128,7 @@ def _run(args: argparse.Namespace, signals: list[int]) -> int:
     for finding in sorted(findings, key=lambda finding: finding.kind != "problem"):
         _say(str(finding))
     if any(finding.kind == "problem" for finding in findings) and not args.no_preflight:
-        _say("not started (--no-preflight starts all the same)")
+        _say("not started; --no-preflight starts the run anyway")
         return 1
     if options is None:
         if args.report:

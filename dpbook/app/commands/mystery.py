@@ -32,13 +32,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the script, or grade a diagnosis of it."""
     from dpbook.book.ch15 import draw
-    from dpbook.core import InvalidArgument
+    from dpbook.core import DpbookError, InvalidArgument
 
     case, guess = draw(args.seed), (args.cause, args.rank, args.line)
     if all(each is None for each in guess):
         return _write(case, args.folder or Path(f"mystery-{args.seed}"), args.seed)
     if any(each is None for each in guess):
-        raise InvalidArgument("diagnosis", "a part of one", "all of --cause, --rank and --line")
+        raise DpbookError("a diagnosis needs all of --cause, --rank and --line")
     if args.rank != "all" and not args.rank.isdecimal():
         raise InvalidArgument("rank", args.rank, "a number, or all")
     rank = None if args.rank == "all" else int(args.rank)

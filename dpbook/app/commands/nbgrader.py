@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         raise DpbookError(f"the course cannot be written: {error}") from None
     print(f"{args.folder}: {plural(len(laid.written), 'file')} written")
     for path in laid.unchanged:
-        print(f"kept as it is, and not that of this edition: {path}")
+        print(f"kept, although it differs from that of this edition: {path}")
     if find_spec("nbgrader") is None:
         print("nbgrader is not installed here: pip install 'dpbook[class]'")
     return 0
