@@ -42,10 +42,10 @@ SYLLABUS = f"""# Syllabus
 
 {MADE}
 
-These are the two plans of chapter 00; the shorter one leaves chapters out. The hours are sums of the times that chapters
-and exercises state; they were not measured on a class. The first number of points is what `dpbook grade` gives, the number
-after the + what a person gives. [tasks.md](tasks.md) has the tasks of each exercise, and [README.md](README.md) shows how
-to shorten a plan.
+These are the two plans of chapter 00; the shorter one leaves chapters out. The hours are sums of the times that
+chapters and exercises state; they were not measured on a class. The first number of points is what `dpbook grade`
+gives, the number after the + what a person gives. [tasks.md](tasks.md) has the tasks of each exercise, and
+[README.md](README.md) shows how to shorten a plan.
 """
 
 

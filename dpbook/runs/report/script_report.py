@@ -59,7 +59,7 @@ def new_report_folder(script: str, name: str | None) -> Path:
 
 @dataclass(frozen=True)
 class ScriptReport:
-    """Report of a run.
+    """Report of a script's run.
 
     Attributes:
         program: the script and its arguments.
