@@ -121,10 +121,10 @@ def test_sums_round_the_circle_do_not_agree(world):
 
 def test_a_disagreement_is_written_out():
     assert repr(agreement(dissemination(4))) == (
-        "dissemination(world=4): ranks part at chunk 0: rank 0: (x0 + x1) + (x2 + x3), rank 1: (x1 + x2) + (x3 + x0)"
+        "dissemination(world=4): chunk 0 is (x0 + x1) + (x2 + x3) on rank 0 and (x1 + x2) + (x3 + x0) on rank 1"
     )
     assert repr(agreement(in_own_order, 3)) == (
-        "in_own_order: ranks part at chunk 0: rank 0: (x0 + x1) + x2, rank 1: (x1 + x2) + x0"
+        "in_own_order: chunk 0 is (x0 + x1) + x2 on rank 0 and (x1 + x2) + x0 on rank 1"
     )
 
 
@@ -231,7 +231,7 @@ def test_a_rank_program_that_adds_by_hand():
     def by_hand(buffers):
         return np.stack(run(program, list(buffers)))
 
-    assert repr(agreement(by_hand, 3)).endswith("rank 0: (x0 + x2) + x1, rank 1: (x1 + x0) + x2")
+    assert repr(agreement(by_hand, 3)).endswith("chunk 0 is (x0 + x2) + x1 on rank 0 and (x1 + x0) + x2 on rank 1")
     assert agreement(by_hand, 2).agrees
 
 

@@ -122,5 +122,5 @@ def draw_paths(paths: Mapping[str, NDArray[Any]], title: str) -> Picture:
     figure, axes = new_figure(title)
     draw_lines(axes, paths)
     axes.set(xlabel="step", ylabel="parameter w; the minimum is at 0")
-    ends = "; ".join(f"{name}: {path[-1]:.2g}" for name, path in paths.items())
-    return finish(figure, f"w at the end: {ends}.")
+    ends = "; ".join(f"{name}: {path[-1]:.2g}, {abs(path).max():.2g} at most" for name, path in paths.items())
+    return finish(figure, f"w at the end, and the largest |w|: {ends}.")

@@ -219,7 +219,7 @@ SEGMENTS = (Key("", palette.COMPUTATION, "line", 2.5), Key("", palette.COMMUNICA
 def play_prices(named: Mapping[str, Branches]) -> Viewer:
     """Step through the batches of two segments, by name: what each costs in sequences at its best rate, and its steps.
 
-    The last picture compares the largest batch with the smallest one.
+    The first picture has the whole first segment, the last one compares the largest batch with the smallest one.
     """
     keys = {name: key._replace(label=name) for name, key in zip(named, SEGMENTS, strict=True)}
     reached = [
@@ -227,11 +227,13 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
         for name, branches in named.items()
         for race in branches.races
     ]
+    opening = len(next(iter(named.values())).races)
 
-    def draw(after: int) -> Picture:
-        name, batch, steps = reached[max(0, min(after, len(reached)) - 1)]
+    def draw(step: int) -> Picture:
+        after = opening + step
+        name, batch, steps = reached[min(after, len(reached)) - 1]
         title = f"{name}, batch {batch}: {steps:,.4g} steps, {steps * batch:,.0f} sequences"
-        if after == 0:
+        if step == 0:
             title = f"What a larger batch costs, {' and '.join(named)}"
         if after > len(reached):
             grown = (f"{_ratio(branches.races):.1f} times the price {name}" for name, branches in named.items())
@@ -251,9 +253,9 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
                     text(x, y - 12, f"{steps:,.4g}", 12, anchor="middle", fill=key.colour),
                 )
         costs = "; ".join(f"{of}, {batch}: {steps * batch:,.0f}" for of, batch, steps in reached[:after])
-        return card.picture(HEIGHT, f"Sequences for each batch: {costs}." if costs else "Nothing has been run.")
+        return card.picture(HEIGHT, f"Sequences for each batch: {costs}.")
 
-    return Viewer(draw, len(reached) + 1, "batch")
+    return Viewer(draw, len(reached) - opening + 1, "batch")
 
 
 def _ratio(races: Sequence[Race]) -> float:

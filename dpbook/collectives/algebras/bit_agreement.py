@@ -90,8 +90,8 @@ class Agreement:
     def __repr__(self) -> str:
         if self.ranks is None:
             return f"{self.name}: all ranks end with the same bits"
-        details = ", ".join(f"rank {rank}: {self.sums[rank, self.chunk]!r}" for rank in self.ranks)
-        return f"{self.name}: ranks part at chunk {self.chunk}: {details}"
+        details = " and ".join(f"{self.sums[rank, self.chunk]!r} on rank {rank}" for rank in self.ranks)
+        return f"{self.name}: chunk {self.chunk} is {details}"
 
 
 def agreement(all_reduce: Schedule | Callable[[Array], Array], world: int | None = None) -> Agreement:

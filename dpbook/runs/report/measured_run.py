@@ -16,6 +16,7 @@ from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
 from dpbook.runs.forecast import WARMUP_UPDATES, MeasuredStep, NoForecast, fitted_connection, read_step
 from dpbook.runs.watching import (
+    JOURNAL,
     MOMENTS_FORMAT,
     Call,
     UpdateOnRank,
@@ -283,11 +284,11 @@ def _spans(rank: int, one: UpdateOnRank, shortest: NDArray[np.float64]) -> Itera
 def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun:
     """Read the journals of ``world`` ranks in ``folder``; ``link`` as in `MeasuredRun`. Raises `NotMeasured`."""
     journals = [read_journal(folder, rank) for rank in range(world)]
-    models = [event for of_rank in journals for event in of_rank if event["kind"] == "model"]
-    if any(journals) and not models:
-        raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
-    if missing := [rank for rank, of_rank in enumerate(journals) if not of_rank]:
+    if missing := [rank for rank in range(world) if not (folder / JOURNAL.format(rank)).is_file()]:
         raise NotMeasured(f"rank {missing[0]} wrote no journal: it failed before it began, or ran on another machine")
+    models = [event for of_rank in journals for event in of_rank if event["kind"] == "model"]
+    if not models:
+        raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
     models = [event for event in journals[0] if event["kind"] == "model"] or models
     if models[-1].get("format") != MOMENTS_FORMAT:
         raise NotMeasured("the journals were written by another version of dpbook: launch the script again")

@@ -79,8 +79,13 @@ class TrainingHooks:
 
     @property
     def in_wrapper(self) -> bool:
-        """Whether a wrapper called the current forward."""
+        """Whether a wrapper is called now."""
         return getattr(self._forward, "wrapper", False)
+
+    @property
+    def through_wrapper(self) -> bool:
+        """Whether the current forward goes through a wrapper, around it or inside it."""
+        return self.in_wrapper or getattr(self._forward, "inner", False)
 
     def sync(self) -> bool | None:
         """Whether a backward would be averaged now; None if no wrapper is known."""
@@ -113,7 +118,7 @@ class TrainingHooks:
             if torch.compiler.is_compiling():
                 return call(module, *args, **kwargs)
             if id(module) in self.wrappers:
-                self._forward.wrapper = True
+                self._forward.wrapper = self._forward.inner = True
                 try:
                     return call(module, *args, **kwargs)
                 finally:
@@ -133,6 +138,7 @@ class TrainingHooks:
     ) -> Any:
         for listener in self._listeners:
             listener.forward_begins(module, [args, kwargs])
+        self._forward.inner = id(getattr(module, "_orig_mod", None)) in self.wrappers  # compiled: not called
         self._forward.running = True
         try:
             return call(module, *args, **kwargs)
@@ -290,5 +296,5 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
                 taken.add(unique)
                 names[id(parameter)] = unique
     for number, parameter in enumerate(parameters):
-        names.setdefault(id(parameter), f"parameter {number} {tuple(parameter.shape)}")
+        names.setdefault(id(parameter), f"parameter {number} of shape {tuple(parameter.shape)}")
     return names

@@ -56,7 +56,7 @@ class PassRecorder(TrainingListener):
         if state is not None:
             with self._recorder.watching():
                 drawn = random_state(_device(module)) != state["random"]
-                self._recorder.note("forward", drawn=drawn, **state)
+                self._recorder.note("forward", drawn=drawn, wrapped=self._hooks.through_wrapper, **state)
                 self._batch, self._backwards = len(state["rows"]), 0
                 self._modules.add(module)
 
@@ -70,7 +70,6 @@ class PassRecorder(TrainingListener):
             "rows": rows(tensors),
             "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
             "sync": self._hooks.sync(),
-            "wrapped": self._hooks.in_wrapper,
             "finite": finite,
             "batch_norm": any(map(_normalizes_batch, module.modules())),
             "module": id(module),

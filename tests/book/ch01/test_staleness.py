@@ -30,7 +30,7 @@ def test_the_first_gradients_are_those_of_the_start():
 
 
 def test_the_plot_tells_where_each_path_ends():
-    assert draw_paths({"fresh": descend(0.5, 0, 2)}, "Title").alt.endswith("fresh: 0.25.")
+    assert draw_paths({"fresh": descend(0.5, 0, 2)}, "Title").alt.endswith("fresh: 0.25, 0.5 at most.")
 
 
 test_bad_input_is_named = refuses((lambda: draw_paths({}, "Title"), "series"))

@@ -102,13 +102,10 @@ def test_where_a_segment_ends_decides_the_critical_batch_size_too():
 
 def test_the_prices_are_the_median_steps_at_the_best_rate_times_the_batch(segments):
     viewer = play_prices({"early": segments[0], "late": segments[1]})
-    for number, (name, segment, place) in enumerate(
-        [(n, s, p) for n, s in zip(("early", "late"), segments, strict=True) for p in range(4)]
-    ):
-        race = segment.races[place]
-        steps = np.median(race.steps, axis=1).min()
-        title = f"{name}, batch {race.batch}: {steps:,.4g} steps, {steps * race.batch:,.0f} sequences"
-        assert viewer.film.frames[number + 1].picture.alt.startswith(title)
-    assert viewer.film.frames[-1].picture.alt.startswith(
-        "From batch 4 to 256: 5.8 times the price early, 1.8 times the price late"
-    )
+    opening, *late, last = [frame.picture.alt for frame in viewer.film.frames]
+    early, later = ([(r.batch, np.median(r.steps, axis=1).min()) for r in segment.races] for segment in segments[:2])
+    assert all(f"early, {batch}: {steps * batch:,.0f}" in opening for batch, steps in early)
+    assert "late, " not in opening
+    for alt, (batch, steps) in zip(late, later, strict=True):
+        assert alt.startswith(f"late, batch {batch}: {steps:,.4g} steps, {steps * batch:,.0f} sequences")
+    assert last.startswith("From batch 4 to 256: 5.8 times the price early, 1.8 times the price late")

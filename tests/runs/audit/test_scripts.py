@@ -88,6 +88,11 @@ def test_what_may_be_meant_so_is_a_warning(folder, name, checks):
     assert (with_status(lines, "FAIL"), with_status(lines, "WARN")) == (set(), checks)
 
 
+@each("name", ["a wrapper inside", "compiled"])
+def test_a_forward_goes_through_a_wrapper_that_is_inside_or_compiled(folder, name):
+    assert lines_of(folder, name)["sync"].result.status == "PASS"
+
+
 def test_a_forward_past_the_wrapper_passes_nothing_about_averaging(folder):
     assert lines_of(folder, "past its wrapper")["sync"].result.status == "----"
 

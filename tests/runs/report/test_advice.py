@@ -247,6 +247,7 @@ def in_no_turn():
     ("change", "reason"),
     [
         (lambda folder: (folder / "journal-1.jsonl").unlink(), "rank 1 wrote no journal"),
+        (lambda folder: [(folder / f"journal-{k}.jsonl").write_text("") for k in (0, 1)], "no update was seen"),
         (lambda folder: repeated(folder, EVEN, EVEN, updates=0), "the script ended after 0 updates; 5 are needed"),
         (lambda folder: repeated(folder, EVEN, EVEN, updates=4), "after 4 updates"),
         (lambda folder: repeated(folder, EVEN, EVEN, model={"format": 0}), "another version of dpbook"),

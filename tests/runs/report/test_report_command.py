@@ -135,7 +135,8 @@ def test_a_run_that_fails_is_diagnosed_as_ever_and_reported_until_then(tmp_path)
 @processes
 @pytest.mark.proof
 def test_a_script_without_updates_ends_with_its_status_and_the_reason(tmp_path):
-    (tmp_path / "plain.py").write_text("print('no training', flush=True)\nraise SystemExit(3)")
+    together = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+    (tmp_path / "plain.py").write_text(together + "print('no training', flush=True)\nraise SystemExit(3)")
     ended = launch(tmp_path, "--report", "plain.py")
     assert ended.returncode != 0
     assert "not measured: no update was seen: the script steps no optimizer of torch.optim" in ended.stdout

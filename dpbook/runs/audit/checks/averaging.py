@@ -230,10 +230,10 @@ def sync(run: RunJournals) -> CheckResult | None:
         forwards, backwards = update.of("forward"), update.of("backward")
         if not all(forwards) or not all(backwards) or forwards[0][-1]["sync"] is None:
             continue
-        if not all(of_rank[-1]["wrapped"] for of_rank in forwards):
+        if all(of_rank[-1]["wrapped"] for of_rank in forwards):
+            judged += 1
+        else:
             past_wrapper = True
-            continue
-        judged += 1
         differs = first_difference([step["gradients"] for step in update.steps], run.shared(update.optimizer))
         if differs and any(of_rank[-1]["sync"] is False for of_rank in forwards):
             rank = next(rank for rank, of_rank in enumerate(forwards) if of_rank[-1]["sync"] is False)
