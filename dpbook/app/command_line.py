@@ -36,15 +36,15 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "bench": (bench, "time all-reduces between processes, over message sizes"),
     "launch": (launch, "train on several processes: your script, or our program"),
     "audit": (audit, "say whether your script trains as one process would"),
-    "diagnose": (diagnose, "read Flight Recorder dumps: who missed which collective"),
-    "forecast": (forecast, "say how long your script would take on more GPUs"),
+    "diagnose": (diagnose, "name the rank that missed a collective, from Flight Recorder dumps"),
+    "forecast": (forecast, "predict how long a step of your script takes on more GPUs"),
     "grade": (grade, "mark exercises: a notebook, a folder, a class"),
-    "nbgrader": (nbgrader, "lay out a course for nbgrader"),
-    "report": (report, "write the report of a run once more"),
+    "nbgrader": (nbgrader, "write a course for nbgrader"),
+    "report": (report, "write the report of a run again"),
     "course": (course, "write the exercises with a course's own numbers"),
-    "book": (book, "build the book as static pages, and print it"),
-    "slides": (slides, "make slides of chapters, for a course"),
-    "mystery": (mystery, "make a training script with a mistake to find"),
+    "book": (book, "build the book as static web pages, or as a PDF"),
+    "slides": (slides, "make slides from chapters"),
+    "mystery": (mystery, "write a training script with a mistake to find"),
 }
 
 BOOK = (

@@ -102,7 +102,10 @@ def check_float(
     except (TypeError, ValueError):
         number = math.nan
     if not (minimum <= number < below and number > above):
-        lower = f"at least {minimum:g}" if math.isinf(above) else f"above {above:g}"
-        upper = "finite" if math.isinf(below) else f"below {below:g}"
-        raise InvalidArgument(name, value, f"a number {lower} and {upper}")
+        bounds = [
+            *([f"above {above:g}"] if math.isfinite(above) else []),
+            *([f"of at least {minimum:g}"] if math.isfinite(minimum) else []),
+            *([f"below {below:g}"] if math.isfinite(below) else []),
+        ]
+        raise InvalidArgument(name, value, f"a finite number {' and '.join(bounds)}".rstrip())
     return number

@@ -44,7 +44,7 @@ class Gpu:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, or of all if the system does not report it."""
+    """Return the number of CPU cores that this process may use, or of all cores if the system does not report it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -65,7 +65,7 @@ class SlowCall:
 
     @property
     def end(self) -> float:
-        """When it has arrived."""
+        """Time at which the sum has arrived, in seconds of `time.monotonic`."""
         return self.begin + self.seconds
 
     def wait(self) -> None:
@@ -78,8 +78,8 @@ class SlowCall:
 class SlowLink:
     """This rank's end of an emulated ``link``: one serial queue, in which a call waits for those before it.
 
-    An all-reduce takes what the ring takes: 2(N − 1) latencies and 2(N − 1)/N of its bytes, N the size of ``group``;
-    each half of it, half of that.
+    An all-reduce takes as long as a ring: 2(N − 1) latencies and 2(N − 1)/N of its bytes, with N the size of ``group``.
+    An all-gather and a reduce-scatter each take half of that.
     """
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
@@ -89,15 +89,15 @@ class SlowLink:
         self.last: SlowCall | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> SlowCall:
-        """Begin to sum a tensor over the ranks: what our wrappers take as ``all_reduce``."""
+        """Start to sum ``tensor`` over the ranks, in place. Our wrappers take this method as ``all_reduce``."""
         return self._carry(tensor, partial(dist.all_reduce, group=self.group, async_op=True), 1.0)
 
     def all_gather(self, row: torch.Tensor) -> SlowCall:
-        """Begin to gather a row in place, in half of the time: what `FullySharded` takes as ``all_gather``."""
+        """Start to gather ``row`` in place. `FullySharded` takes this method as ``all_gather``."""
         return self._carry(row, all_gather(self.group), 0.5)
 
     def reduce_scatter(self, row: torch.Tensor) -> SlowCall:
-        """Begin to reduce a row in place, in half of the time: what `FullySharded` takes as ``reduce_scatter``."""
+        """Start to reduce ``row`` in place. `FullySharded` takes this method as ``reduce_scatter``."""
         return self._carry(row, reduce_scatter(self.group), 0.5)
 
     def _carry(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Handle], share: float) -> SlowCall:
@@ -106,7 +106,7 @@ class SlowLink:
         return self.last
 
     def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The same for torch's DistributedDataParallel: ``ddp.register_comm_hook(None, slow.hook)``."""
+        """Average a bucket of torch's DistributedDataParallel: ``ddp.register_comm_hook(None, slow.hook)``."""
         buffer = bucket.buffer().mul_(1 / dist.get_world_size(self.group))
         call, done = self.all_reduce(buffer), torch.futures.Future[torch.Tensor]()
 

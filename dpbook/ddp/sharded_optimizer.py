@@ -54,7 +54,10 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update this rank's piece of every group, and gather the others'."""
+        """Update this rank's piece of every parameter group, and gather the other ranks' pieces.
+
+        All ranks must call it. Returns the value of ``closure``, or None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -69,13 +72,13 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only while it is made: later the rows are given. Raises `InvalidArgument` then."""
+        """Add a group while the optimizer is constructed; raise `InvalidArgument` afterwards."""
         if hasattr(self, "rows"):
             raise InvalidArgument("param_group", list(param_group), "given when the optimizer is made")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the state: every rank saves its own, and loads it into a world of the same size."""
+        """Return this rank's part of the state: every rank saves its own, and loads it with the same world size."""
         _copy_options(self, self.local)
         return {"rank": self.rank, "world": self.world, "local": self.local.state_dict()}
 

@@ -117,7 +117,7 @@ class QueuedSum:
         self._end.wait()
 
     def future(self) -> torch.futures.Future[torch.Tensor]:
-        """Return a future for which streams wait in the same way."""
+        """Return a future of the sum; waiting for it makes the current stream wait, not the host."""
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[self._tensor.device])
         with self._stream:
             done.set_result(self._tensor)

@@ -172,7 +172,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load the module's own, on every rank."""
+        """Load a state dict of the wrapped module; call it on every rank."""
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
     @property

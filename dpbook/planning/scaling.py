@@ -146,9 +146,10 @@ class PredictedStep:
 
 
 def predict(job: Job, cluster: Cluster, sequences: float = 1) -> PredictedStep:
-    """Predict a step with ``sequences`` per GPU. Raises `InvalidArgument` unless a micro-batch has whole ones.
+    """Predict a step with ``sequences`` sequences per GPU.
 
-    `strong` has ``cut_sequences`` for sequences that several ranks share.
+    Raises `InvalidArgument` unless every micro-batch has a whole number of sequences; `strong` has ``cut_sequences``
+    for sequences that several ranks share.
     """
     per_micro_batch = check_float("sequences", sequences, above=0) * job.cut / job.accumulation
     if per_micro_batch != int(per_micro_batch) or per_micro_batch < 1:

@@ -22,7 +22,7 @@ class StepTimes(Protocol):
 
     @property
     def mean(self) -> float:
-        """Expected seconds."""
+        """Expected duration of a step, in seconds."""
 
     @property
     def deviation(self) -> float:

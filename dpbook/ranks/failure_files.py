@@ -115,7 +115,7 @@ def _time_of_timeout(folder: Path, stacks: dict[int, str]) -> float:
 
 
 def last_attempt(folder: Path) -> Path:
-    """Return the folder of a launch's ranks since they were last started."""
+    """Return the folder of a launch's last attempt; ``folder`` itself if there is none."""
     attempts = folder.glob(ATTEMPT_FOLDER.format("*"))
     return max(attempts, key=lambda path: int(path.name.rpartition("-")[2]), default=folder)
 

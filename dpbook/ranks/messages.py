@@ -42,7 +42,10 @@ def execute(
 def prepare(
     all_reduce: Schedule | Program, buffer: torch.Tensor | NDArray[Any], group: dist.ProcessGroup | None = None
 ) -> Callable[[], object]:
-    """Check the arguments of `execute` now, and return a function that sends and receives its messages."""
+    """Check the arguments of `execute` now, and return a function that sends and receives its messages.
+
+    Raises `InvalidArgument` as `execute` does; the function raises the error of torch.distributed if a peer fails.
+    """
     check_type("buffer", buffer, (np.ndarray, torch.Tensor), "a 1-D tensor or array")
     if isinstance(buffer, np.ndarray) and not (buffer.flags.writeable and buffer.flags.c_contiguous):
         raise InvalidArgument("buffer", buffer, "writable and contiguous")

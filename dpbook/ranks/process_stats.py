@@ -68,9 +68,10 @@ def _fields(process: int) -> list[bytes]:
 
 
 def sent(step: Callable[[], object]) -> float:
-    """Return the bytes that this process writes while ``step`` runs; a rank that prints nothing sends them.
+    """Return the number of bytes that this process writes while ``step`` runs.
 
-    Returns nan if the system does not count them; Linux does.
+    In a rank that prints nothing, these are the bytes that it sends. Returns nan if the system does
+    not count them; Linux does.
     """
     before = _written()
     step()

@@ -56,7 +56,13 @@ class MicroBatch:
 
 
 def accumulate(micro_batches: int, accumulation: int, leftover: Leftover = "step") -> Iterator[MicroBatch]:
-    """Yield the micro-batches of an epoch in order, ``accumulation`` of them for each update."""
+    """Yield the micro-batches of an epoch in order, ``accumulation`` of them for each update.
+
+    Args:
+        micro_batches: number of micro-batches of the epoch, per rank.
+        accumulation: micro-batches per update.
+        leftover: handling of the last micro-batches if they are fewer; see `Leftover`.
+    """
     n, per_update = check_int("micro_batches", micro_batches, 0), check_int("accumulation", accumulation, 1)
     check_one_of("leftover", leftover, get_args(Leftover))
     whole = n - n % per_update

@@ -30,22 +30,22 @@ TASKS = f"""# Objectives, tasks, points, misconceptions
 
 {MADE}
 
-Each chapter begins with what its reader can do at the end; the exercise of the same number asks for it. A task has one
-or more checks with points of their own. Beside each check stand the wrong answers that it is known to catch, by their
-names: mistakes that people make, kept as code in `tests/classroom/mutants/chNN.py`. A wrong answer may fail other
-checks, too. What a check says to a learner stands in `dpbook/book/chNN/tasks.toml`.
+Each chapter begins with its objectives; the exercise of the same number tests them. A task has one or more checks, each
+with its own points. Next to each check are the wrong answers that it is known to catch: mistakes that people make, kept
+as code in `tests/classroom/mutants/chNN.py`. A wrong answer may also fail other checks. The message of each check is in
+`dpbook/book/chNN/tasks.toml`.
 
-A question in words has no check; [rubrics.md](rubrics.md) is about marking it. Task 00.1, one point, is a trial
-in chapter 00 and is handed in by nobody.
+A question in words has no check; [rubrics.md](rubrics.md) shows how to mark it. Task 00.1, one point, is a trial in
+chapter 00; it is not handed in.
 """
 SYLLABUS = f"""# Syllabus
 
 {MADE}
 
-Two plans, those of chapter 00; the shorter one leaves chapters out. Hours are for a reader who types and runs, from
-the times that chapters and exercises state, which nobody has measured on a class. Points are those that `dpbook grade`
-gives, and after the + those that a person gives. [tasks.md](tasks.md) has the tasks of each exercise,
-[README.md](README.md) how to shorten a week.
+These are the two plans of chapter 00; the shorter one leaves chapters out. The hours are sums of the times that
+chapters and exercises state; they were not measured on a class. The first number of points is what `dpbook grade`
+gives, the number after the + what a person gives. [tasks.md](tasks.md) has the tasks of each exercise, and
+[README.md](README.md) shows how to shorten a plan.
 """
 
 

@@ -311,7 +311,7 @@ def test_what_is_no_set_of_buffers_is_refused(buffers):
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_that_is_no_time_is_refused(timeout):
-    with pytest.raises(InvalidArgument, match=r"^timeout must be a number above 0 and finite"):
+    with pytest.raises(InvalidArgument, match=r"^timeout must be a finite number above 0"):
         run(ring_program, integers(2, 2), timeout=timeout)
 
 

@@ -299,7 +299,7 @@ LAYERS = two_layers()
         (lambda: simulate_step(LAYERS, "hook", rate(1)), "sync must be a Plan or a Strategy"),
         (lambda: simulate_step(LAYERS, per_tensor_plan(cnn()), rate(1)), "a plan of the tensors of these layers"),
         (lambda: simulate_step(LAYERS, hook(LAYERS), 3), "price must be a function"),
-        (lambda: simulate_step(LAYERS, hook(LAYERS), rate(-1)), r"price\(10\) must be a number at least 0"),
+        (lambda: simulate_step(LAYERS, hook(LAYERS), rate(-1)), r"price\(10\) must be a finite number of at least 0"),
         (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), accumulation=0), "accumulation must be"),
         (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), streams=0), "streams must be"),
         (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), contention=0.5), "contention must be"),

@@ -372,7 +372,7 @@ def test_fewer_ports_cost_more():
     ("call", "message"),
     [
         (lambda: predict(Job(10), flat(8), 0.5), "sequences must be a whole number per rank"),
-        (lambda: predict(Job(10), flat(8), float("nan")), "sequences must be a number above 0"),
+        (lambda: predict(Job(10), flat(8), float("nan")), "sequences must be a finite number above 0"),
         (lambda: strong(Job(10), flat(8), [16], 8), "world must be a divisor of the 8 sequences"),
         (lambda: strong(Job(10, accumulation=2), flat(8), [8], 8), "world must be a divisor of .* 2 micro-batches"),
         (lambda: wall(Job(10), flat(8), 8, [16, 8, 32]), "worlds must be integers of at least 1 in ascending order"),

@@ -18,19 +18,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.usage = "dpbook audit [options] script.py [its arguments]"
     parser.description = (
-        "Start a training script, which is not changed, on several ranks, watch its first updates, "
-        "and say whether it is what one process with the whole batch would do. The exit status is 0 where nothing "
-        "fails, 1 where something does, 2 where no update was seen."
+        "Run a training script, unchanged, on several ranks, watch its first updates, "
+        "and say whether they are what one process with the whole batch would do. The exit status is 0 if no check "
+        "fails, 1 if a check fails, and 2 if no update was seen."
     )
     parser.epilog = """examples:
   dpbook audit --nproc 3 train.py --epochs 1
   dpbook audit --save "--out {folder}" --resume "--resume {folder}" train.py"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 3)")
     parser.add_argument(
-        "--updates", type=int, default=5, metavar="K", help="end the script after so many updates; 0: let it end "
+        "--updates", type=int, default=5, metavar="K", help="stop the script after K updates; 0: never "
         "(default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--every", type=int, default=1, metavar="K", help="watch each K-th update only (default: 1)")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="watch only every K-th update (default: 1)")
     parser.add_argument(
         "--replay", type=int, default=1, metavar="U", help="the update whose gradient is compared with the big "
         "batch's; 0: none (default: %(default)s)",
@@ -44,36 +44,36 @@ def add(parser: argparse.ArgumentParser) -> None:
         '"--resume {folder}"',
     )  # fmt: skip
     parser.add_argument(
-        "--whole", metavar="OPTIONS", help="with --resume: the options of the run without a break (default: those of "
-        "--save), for a script that saves only where it ends",
+        "--whole", metavar="OPTIONS", help="with --resume: the options of the run without a break, for a script that "
+        "saves only at its end (default: those of --save)",
     )  # fmt: skip
     parser.add_argument("--start-timeout", type=float, default=300, metavar="S", help="as for launch")
     parser.add_argument(
-        "--timeout", type=float, default=300, metavar="S", help="seconds after which a collective that waits ends the "
-        "run, unless the script says it (default: %(default)s)",
+        "--timeout", type=float, default=300, metavar="S", help="stop the run if a collective waits for S seconds, "
+        "unless the script sets its own timeout (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--read", type=Path, metavar="FOLDER", help="start nothing: judge what ranks of another launcher left there "
-        "(python -m dpbook.runs.watching --audit)",
+        "--read", type=Path, metavar="FOLDER", help="start no ranks: audit the recording that the ranks of another "
+        "launcher wrote to FOLDER (python -m dpbook.runs.watching --audit)",
     )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="let a warning count as a failure")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the verdict there, for programs")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write it as a page")
+    parser.add_argument("--strict", action="store_true", help="treat a warning as a failure")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the verdict to FILE as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the verdict to FILE as a web page")
 
 
 def run(args: argparse.Namespace) -> int:
     """Watch, judge, and tell."""
-    from dpbook.core import InvalidArgument, machine
+    from dpbook.core import DpbookError, InvalidArgument, machine
     from dpbook.runs.audit import Audit, audit, judge_recording
     from dpbook.runs.launch import preflight
 
     for name, path in (("json", args.json), ("html", args.html)):
         if path and not path.parent.is_dir():
-            raise InvalidArgument(name, path, "a file in a folder that exists")
+            raise InvalidArgument(name, str(path), "a file in a folder that exists")
     if args.read:
         return _tell(judge_recording(args.read, args.replay), args, str(args.read))
     if not args.script:
-        raise InvalidArgument("script", "nothing", "given, as in `dpbook audit train.py`")
+        raise DpbookError("no script was given; an example: dpbook audit train.py")
     gpus = machine.gpus()
     nproc = args.nproc if args.nproc is not None else max(2, len(gpus)) if gpus else WITHOUT_GPUS
     what = Audit(

@@ -11,12 +11,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nproc", type=int, default=2, help="number of ranks (default: %(default)s)")
     parser.add_argument(
         "--algorithms",
-        help="names, with commas; `accelerators` is dist.all_reduce between GPUs over NCCL (default: "
-        "dist.all_reduce,ring, and accelerators where there are as many as ranks)",
+        help="comma-separated names; `accelerators` is dist.all_reduce between GPUs over NCCL (default: "
+        "dist.all_reduce,ring, and accelerators if there is one for each rank)",
     )
-    parser.add_argument("--smallest", type=int, default=10, help="smallest size: 2 to this power bytes (default: 10)")
+    parser.add_argument("--smallest", type=int, default=10, help="log2 of the smallest size in bytes (default: 10)")
     parser.add_argument(
-        "--largest", type=int, help="largest size: 2 to this power bytes (default: 24, between accelerators 30)"
+        "--largest", type=int, help="log2 of the largest size in bytes (default: 24; between accelerators 30)"
     )
     parser.add_argument("--repeats", type=int, default=25, help="timed calls per size (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder to write bench.json and bench.svg into")

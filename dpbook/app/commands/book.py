@@ -7,15 +7,15 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
-        "Build the book as static pages from the stored notebooks. Nothing is executed, and the pages ask no other "
-        "host for anything: open index.html, or serve the folder under any address."
+        "Build the book as static pages from the stored notebooks. Nothing is executed, and the pages load nothing "
+        "from other hosts. Open index.html, or serve the folder at any address."
     )
     parser.add_argument(
         "--to", type=Path, default=Path("build/book"), metavar="DIR", help="folder of the pages (default: %(default)s)"
     )
-    parser.add_argument("--pdf", type=Path, metavar="FILE", help="print all chapters to a PDF as well, by Chromium")
+    parser.add_argument("--pdf", type=Path, metavar="FILE", help="also print all chapters to a PDF, with Chromium")
     parser.add_argument(
-        "--films", action="store_true", help="first draw the figures with knobs at all positions anew (for developers)"
+        "--films", action="store_true", help="first redraw the figures with knobs at all positions (for developers)"
     )
 
 
@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
         print_book(args.to, args.pdf)
         print(f"printed: {args.pdf}")
     for link in built.dead_links:
-        print(f"leads nowhere: {link}")
+        print(f"broken link: {link}")
     return 1 if built.dead_links else 0

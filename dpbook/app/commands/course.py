@@ -8,15 +8,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
         "Write the exercises with a course's own numbers in the tasks that ask for a value, and their solutions into "
-        "another folder, which is not handed out. Or write questions for an oral exam with numbers of their own. The "
-        "same seed gives the same numbers; grade exercises with dpbook grade --course SEED."
+        "another folder, which you keep. Or write questions with such numbers for an oral exam. The "
+        "same seed gives the same numbers; grade the exercises with dpbook grade --course SEED."
     )
-    parser.add_argument("seed", type=int, metavar="SEED", help="of the course, such as its year")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="to hand out, a folder, new or empty")
+    parser.add_argument("seed", type=int, metavar="SEED", help="seed of the course, such as its year")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder for the exercises to hand out, new or empty")
     parser.add_argument(
-        "--solutions", type=Path, metavar="DIR", help="for teachers, new or empty (default: beside it, DIR_solutions)"
+        "--solutions", type=Path, metavar="DIR", help="folder for the solutions, new or empty (default: DIR_solutions)"
     )
-    parser.add_argument("--oral", type=Path, metavar="FILE", help="questions for an oral exam, with answers")
+    parser.add_argument(
+        "--oral", type=Path, metavar="FILE", help="file for the questions of an oral exam, with answers"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_int("SEED", args.seed, 0)
     if not (args.to or args.oral):
-        raise DpbookError("say what to write: --to DIR for exercises, --oral FILE for questions, or both")
+        raise DpbookError("nothing to write: give --to DIR for exercises, --oral FILE for questions, or both")
     if args.oral and args.oral.exists():
         raise DpbookError(f"{args.oral} exists, and nothing is replaced: name another file")
     if args.to:
@@ -52,7 +54,7 @@ def _write_exercises(args: argparse.Namespace) -> None:
     for_teachers = (args.solutions or to.with_name(f"{to.name}_solutions")).resolve()
     for folder in (to, for_teachers):
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise DpbookError(f"{folder} holds something, and nothing is replaced: name another folder")
+            raise DpbookError(f"{folder} is not empty, and nothing is replaced: name another folder")
     written = write_course(args.seed, to, for_teachers)
     print(f"{plural(len(written) // 2, 'notebook')} to hand out in {to}, the solutions in {for_teachers}")
     print("other numbers in", ", ".join(each.task for each in varying()))

@@ -7,17 +7,19 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
-        "Read the Flight Recorder dumps of a run that hung or failed, of whatever program, and say which rank did not "
-        "come to which collective. The exit status is 0 if all ranks made the same calls and all ended, else 1: also "
-        "where a rank has left no dump."
+        "Read the Flight Recorder dumps of a run that hung or failed, from any program, and name the rank that never "
+        "joined a collective. The exit status is 0 if all ranks made the same calls and all calls completed, else 1; "
+        "it is also 1 if a rank left no dump."
     )
     parser.add_argument(
-        "folder", type=Path, help="with a file per rank, as torch writes at a time-out (TORCH_FR_DUMP_TEMP_FILE)"
+        "folder",
+        type=Path,
+        help="folder with one dump per rank, as torch writes at a timeout (TORCH_FR_DUMP_TEMP_FILE)",
     )
-    parser.add_argument("--prefix", help="what the files' names begin with, where several runs lie in the folder")
+    parser.add_argument("--prefix", help="prefix of the files' names, if the folder has dumps of several runs")
     parser.add_argument(
-        "--world", type=int, metavar="N", help="how many ranks there were, where the last of them may have left no "
-        "file: over gloo the files do not say it",
+        "--world", type=int, metavar="N", help="world size, if the last ranks may have left no dump: dumps of "
+        "gloo do not contain it",
     )  # fmt: skip
 
 

@@ -19,54 +19,59 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.usage = "dpbook forecast [options] script.py [its arguments]"
     parser.description = (
-        "Start a training script, which is not changed, on one process, measure some of its "
-        "updates, and say how long they would take on more GPUs, and with which buckets. With --check it also runs on "
-        "so many ranks, and the forecast is printed beside the measured time."
+        "Run a training script, unchanged, on one process, measure some of its "
+        "updates, and predict how long they take on more GPUs and with which buckets. With --check also run it on "
+        "N ranks, and compare the forecast with the measured time."
     )
     parser.epilog = """examples:
   dpbook forecast --gpus 8,64 --link 8xNVLink4+NDR train.py --batch 32
   dpbook forecast --check 2 --link 1GbE train.py"""
-    parser.add_argument("--gpus", default="2,8", metavar="N,…", help="worlds, with commas (default: %(default)s)")
     parser.add_argument(
-        "--link", metavar="NAME,…", help="links between any two GPUs, with commas: 1GbE, 25GbE, 100GbE, HDR, NDR, XDR, "
-        "PCIe4, NVLink3, NVLink4, NVLink5, a rate such as 10Gb/s or 500Mb/s+50us, or nodes such as 8xNVLink4+NDR: so "
-        "many GPUs, their link, and that of each GPU's port to other nodes (default: 25GbE)",
+        "--gpus", default="2,8", metavar="N,…", help="comma-separated numbers of GPUs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--link", metavar="NAME,…", help="comma-separated links between any two GPUs: 1GbE, 25GbE, 100GbE, HDR, NDR, "
+        "XDR, PCIe4, NVLink3, NVLink4, NVLink5, a rate such as 10Gb/s or 500Mb/s+50us, or nodes such as "
+        "8xNVLink4+NDR: the GPUs of a node, their link, and each GPU's link to other nodes (default: 25GbE)",
     )  # fmt: skip
     parser.add_argument("--stages", default="0", metavar="S,…", help="0: DDP; 1 to 3: sharded (default: 0)")
     parser.add_argument(
-        "--measure", type=int, metavar="N", help="also the link that is here: all-reduces between N ranks of this "
-        "machine are timed, as `dpbook bench` does",
+        "--measure", type=int, metavar="N", help="also forecast for the link of this machine, measured with "
+        "all-reduces between N ranks as `dpbook bench` does",
     )  # fmt: skip
     parser.add_argument(
-        "--check", metavar="N,…", help="run the script on so many ranks of this machine, every second update over the "
-        "link, emulated, and compare",
+        "--check", metavar="N,…", help="also run the script on N ranks of this machine, every second "
+        "update over an emulation of the link, and compare",
     )  # fmt: skip
     parser.add_argument(
-        "--nproc", type=int, default=1, help="processes on which the script is measured (default: %(default)s)"
+        "--nproc",
+        type=int,
+        default=1,
+        help="number of processes on which the script is measured (default: %(default)s)",
     )
     parser.add_argument(
-        "--updates", type=int, default=12, metavar="K", help="updates that count, after three that do not "
-        "(default: %(default)s)",
+        "--updates", type=int, default=12, metavar="K", help="number of updates to measure, after three that do not "
+        "count (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--start-timeout", type=float, default=300, metavar="S", help="as for launch")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write it there, for programs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the forecast to FILE as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, simulate, and tell."""
-    from dpbook.core import InvalidArgument, check_int
+    from dpbook.core import DpbookError, InvalidArgument, check_int
     from dpbook.runs.forecast import ScriptStopped, connection
     from dpbook.runs.launch import Launch
 
     if not args.script:
-        raise InvalidArgument("script", "nothing", "given, as in `dpbook forecast train.py`")
+        raise DpbookError("no script was given; an example: dpbook forecast train.py")
     worlds, stages = _numbers("gpus", args.gpus, 2), _numbers("stages", args.stages, 0, 3)
     ranks = _numbers("check", args.check, 2) if args.check else []
     links = [connection(name) for name in (args.link or ("" if args.measure else "25GbE")).split(",") if name]
     if args.measure is None and not links:
-        raise InvalidArgument("link", args.link, "a link, or several with commas")
+        raise InvalidArgument("link", args.link, "a link, or a comma-separated list of links")
     if args.json and not args.json.parent.is_dir():
-        raise InvalidArgument("json", args.json, "a file in a folder that exists")
+        raise InvalidArgument("json", str(args.json), "a file in a folder that exists")
     if ranks and (over_nodes := [link.name for link in links if link.inside]):
         raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
     updates = check_int("updates", args.updates, 1)
@@ -132,7 +137,7 @@ def _numbers(name: str, text: str, least: int, most: int | None = None) -> list[
     try:
         numbers = [int(each) for each in text.split(",")]
     except ValueError:
-        raise InvalidArgument(name, text, "numbers with commas") from None
+        raise InvalidArgument(name, text, "comma-separated numbers") from None
     return [check_int(name, number, least, most) for number in numbers]
 
 

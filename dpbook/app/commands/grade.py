@@ -27,32 +27,55 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a notebook, a folder of notebooks, or a class: a folder of either",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, help="of the instances that answers are tried on (default: drawn, and printed)"
+        "--seed", type=int, help="seed of the instances that answers are tried on (default: drawn, and printed)"
     )
-    parser.add_argument("--course", type=int, metavar="SEED", help="of dpbook course, whose numbers were asked for")
     parser.add_argument(
-        "-j", "--jobs", type=int, default=os.cpu_count() or 1, help="judges at once (default: %(default)s)"
+        "--course",
+        type=int,
+        metavar="SEED",
+        help="seed that was given to dpbook course, if the exercises have its numbers",
     )
-    parser.add_argument("--json", action="store_true", help="write JSON in place of tables")
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of judges that run in parallel (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless every submission has all points")
-    files = parser.add_argument_group("reports, as new files: none that exists is replaced")
-    files.add_argument("--csv", type=Path, metavar="FILE", help="points per task, a row for each submission")
+    files = parser.add_argument_group("reports (new files: an existing file is never replaced)")
+    files.add_argument("--csv", type=Path, metavar="FILE", help="points per task, one row per submission")
     files.add_argument(
         "--format", choices=FORMATS, default=FORMATS[0], help="columns of the CSV file (default: %(default)s)"
     )
     files.add_argument(
-        "--roster", type=Path, metavar="FILE", help="who is who, for the CSV file: an export of the gradebook"
+        "--roster", type=Path, metavar="FILE", help="the students' names for the CSV file: an export of the gradebook"
     )
-    files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one of the class")
+    files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one for the class")
     files.add_argument(
-        "--return", dest="returned", type=Path, metavar="ZIP", help="the pages to give back, named for Canvas or Moodle"
+        "--return",
+        dest="returned",
+        type=Path,
+        metavar="ZIP",
+        help="the same pages, named as Canvas and Moodle need them to return them",
     )
-    files.add_argument("--board", type=Path, metavar="FILE", help="what the class reached where tasks have a par")
     files.add_argument(
-        "--words-sheet", type=Path, metavar="FILE", help="a page of all answers in words, without names, to give points"
+        "--board", type=Path, metavar="FILE", help="a page with the class's best results in tasks with a par"
     )
-    parser.add_argument("--words", type=Path, metavar="FILE", help="points for words, which that page has saved as CSV")
-    files.add_argument("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, of one submission")
+    files.add_argument(
+        "--words-sheet",
+        type=Path,
+        metavar="FILE",
+        help="a page with all answers in words, without names, on which to give points",
+    )
+    parser.add_argument(
+        "--words",
+        type=Path,
+        metavar="FILE",
+        help="points for answers in words: the CSV file that the page of --words-sheet saved",
+    )
+    files.add_argument("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, for one submission")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,12 +125,12 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
     files = args.csv, args.gradescope, args.html, args.words_sheet, args.returned, args.board
     asked = [path for path in files if path]
     if len(set(asked)) < len(asked):
-        raise DpbookError("two reports cannot have one name")
+        raise DpbookError("two reports have the same file name")
     for path in asked:
         if path.exists() and not (path is args.html and path.is_dir() and not any(path.iterdir())):
             raise DpbookError(f"{path} exists, and nothing is replaced: move it, or name another")
     if args.csv is None and (args.roster or args.format != FORMATS[0]):
-        raise DpbookError("--roster and --format are for the CSV file: say which with --csv FILE")
+        raise DpbookError("--roster and --format need --csv FILE")
     if args.gradescope and len(handed) != 1:
         raise DpbookError(f"--gradescope is for one submission, and there are {len(handed)}")
     if args.html and find_spec("jinja2") is None:

@@ -9,7 +9,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8888, help="first port to try (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening it")
     parser.add_argument("--copy-only", action="store_true", help="copy the notebooks and start nothing")
-    parser.add_argument("--allow-root", action="store_true", help="run as root all the same")
+    parser.add_argument("--allow-root", action="store_true", help="allow JupyterLab to run as root")
 
 
 def run(args: argparse.Namespace) -> int:

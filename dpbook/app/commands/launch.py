@@ -25,8 +25,8 @@ CONTINUED = 128 + signal.SIGUSR1
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command, without those of the training program."""
     parser.description = (
-        "Start a training run with torchrun. Options that are not listed here are the program's; "
-        "`dpbook launch --program-help` lists those. To start a script of your own, give it and its arguments last, "
+        "Start a training run with torchrun. All other options belong to our training program; "
+        "`dpbook launch --program-help` lists them. To start your own script, give it and its arguments last, "
         "or -m and a module."
     )
     parser.epilog = """examples:
@@ -35,48 +35,52 @@ def add(parser: argparse.ArgumentParser) -> None:
   dpbook launch --nproc 2 --steps 200 --name first"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
     parser.add_argument("--nnodes", type=int, default=1, help="number of machines (default: %(default)s)")
-    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where several machines meet: one of them")
     parser.add_argument(
-        "--max-restarts", type=int, default=0, help="how often a failed run is started again (default: 0)"
+        "--rdzv-endpoint", metavar="HOST:PORT", help="with several machines: one of them, and a free port on it"
+    )
+    parser.add_argument(
+        "--max-restarts", type=int, default=0, help="how many times to restart a failed run (default: 0)"
     )
     parser.add_argument(
         "--start-timeout", type=float, default=300, metavar="S",
-        help="seconds for which ranks and machines wait for each other to start (default: %(default)s)",
+        help="seconds to wait for all ranks and machines to start (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--check-calls", type=float, nargs="?", default=0, const=60, metavar="S",
-        help="slow: before every collective that Python code calls, see that all ranks make the same call, and name "
-        "the one that has not come after S seconds (default: 60)",
+        help="before every collective that Python code calls, check that all ranks make the same call, and name the "
+        "rank that is missing after S seconds (default: 60); slow",
     )  # fmt: skip
     parser.add_argument(
         "--hang-timeout", type=float, metavar="S",
-        help="seconds after which a run that hangs is ended and each rank's line shown: a rank waits in a collective, "
-        "and none calls one, computes, reads or writes (default: 540, before NCCL's own time-out of 600; a longer "
-        "time-out of the script's own process group holds; 0: never; on several machines only if it is given)",
+        help="stop a run that has hung for S seconds, and show each rank's line. A run hangs if a rank waits in a "
+        "collective and no rank calls one, computes, reads or writes (default: 540, before NCCL's timeout of 600, or "
+        "the script's own timeout if that is longer; 0: never; on several machines only if given)",
     )  # fmt: skip
     parser.add_argument(
         "--logs", type=Path, metavar="DIR",
-        help="keep what the ranks but rank 0 print in a new folder in DIR (default: of our program in the run's "
-        "folder; of a script only if it fails, in runs/logs)",
+        help="write the output of all ranks except rank 0 to a new folder in DIR (default: for our program the run's "
+        "folder; for a script runs/logs, only if it fails)",
     )  # fmt: skip
     parser.add_argument(
-        "--report", action="store_true", help="of a script: write a page in a new folder in runs/reports: where the "
-        "time of a step goes on each rank, and what would make it shorter (our program always ends with its report)",
+        "--report", action="store_true", help="for a script: write a page to a new folder in runs/reports: where "
+        "each rank's step time goes, and what would shorten it (our program always writes its report)",
     )  # fmt: skip
-    parser.add_argument("--report-name", metavar="NAME", help="name of that folder (default: the script's)")
     parser.add_argument(
-        "--alone", action=argparse.BooleanOptionalAction, help="compare the report with a short run on one process "
-        "(default: our program does, a script does not, since it would write its files again)",
+        "--report-name", metavar="NAME", help="name of the report's folder (default: the script's name)"
+    )
+    parser.add_argument(
+        "--alone", action=argparse.BooleanOptionalAction, help="add a short run on one process to the report, for "
+        "comparison (default: yes for our program; no for a script, because it would write its files again)",
     )  # fmt: skip
     parser.add_argument(
         "--continue-changed",
         action="store_true",
-        help="resume the run of this name although its options differ",
+        help="resume the run of this name even if its options differ",
     )
-    parser.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
     parser.add_argument(
-        "--torchrun-report", action="store_true", help="where a run fails, show torchrun's own report too"
+        "--no-preflight", action="store_true", help="start even if a check before the start finds a problem"
     )
+    parser.add_argument("--torchrun-report", action="store_true", help="if a run fails, also show torchrun's report")
     parser.add_argument("--program-help", action="store_true", help="list the options of our training program")
 
 
@@ -124,7 +128,7 @@ def _run(args: argparse.Namespace, signals: list[int]) -> int:
     for finding in sorted(findings, key=lambda finding: finding.kind != "problem"):
         _say(str(finding))
     if any(finding.kind == "problem" for finding in findings) and not args.no_preflight:
-        _say("not started (--no-preflight starts all the same)")
+        _say("not started; --no-preflight starts the run anyway")
         return 1
     if options is None:
         if args.report:

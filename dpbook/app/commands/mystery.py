@@ -15,26 +15,30 @@ SCRIPT = "train.py"
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
-        "Write a training script with a mistake that --seed draws. Run it, audit it, read it; then say what is wrong, "
-        "with --cause, --rank and --line. The exit status is 0 where all three are right, 1 where not."
+        "Write a training script with a mistake drawn from --seed. Run it, audit it, read it; then give your diagnosis "
+        "with --cause, --rank and --line. The exit status is 0 if all three are right, else 1."
     )
-    parser.add_argument("--seed", type=int, required=True, metavar="N", help="which case; the same N, the same case")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the script goes (default: mystery-N)")
-    parser.add_argument("--cause", metavar="LETTER", help="your diagnosis: one of the causes that are listed,")
-    parser.add_argument("--rank", metavar="R", help="the rank that does what the others do not, or all,")
-    parser.add_argument("--line", type=int, metavar="L", help="and the line of the script that is to be changed")
+    parser.add_argument(
+        "--seed", type=int, required=True, metavar="N", help="seed of the script; the same N gives the same script"
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="folder for the script (default: mystery-N)")
+    parser.add_argument("--cause", metavar="LETTER", help="your diagnosis: the letter of one of the listed causes")
+    parser.add_argument("--rank", metavar="R", help="your diagnosis: the rank that differs from the others, or all")
+    parser.add_argument(
+        "--line", type=int, metavar="L", help="your diagnosis: the line of the script that must be changed"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the script, or grade a diagnosis of it."""
     from dpbook.book.ch15 import draw
-    from dpbook.core import InvalidArgument
+    from dpbook.core import DpbookError, InvalidArgument
 
     case, guess = draw(args.seed), (args.cause, args.rank, args.line)
     if all(each is None for each in guess):
         return _write(case, args.folder or Path(f"mystery-{args.seed}"), args.seed)
     if any(each is None for each in guess):
-        raise InvalidArgument("diagnosis", "a part of one", "all of --cause, --rank and --line")
+        raise DpbookError("a diagnosis needs all of --cause, --rank and --line")
     if args.rank != "all" and not args.rank.isdecimal():
         raise InvalidArgument("rank", args.rank, "a number, or all")
     rank = None if args.rank == "all" else int(args.rank)

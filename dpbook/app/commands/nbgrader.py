@@ -8,10 +8,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
         "Write nbgrader's configuration and an assignment for each exercise, with its solutions, into a folder. "
-        "What is there is kept. Then, in that folder: nbgrader generate_assignment 01_four_phase_loop"
+        "Existing files are kept. Then run in that folder: nbgrader generate_assignment 01_four_phase_loop"
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="of the course: a new one, or one to complete")
-    parser.add_argument("--course", type=int, metavar="SEED", help="with the numbers of dpbook course SEED")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the course: a new one, or one to complete")
+    parser.add_argument("--course", type=int, metavar="SEED", help="use the numbers of dpbook course SEED")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         raise DpbookError(f"the course cannot be written: {error}") from None
     print(f"{args.folder}: {plural(len(laid.written), 'file')} written")
     for path in laid.unchanged:
-        print(f"kept as it is, and not that of this edition: {path}")
+        print(f"kept, although it differs from that of this edition: {path}")
     if find_spec("nbgrader") is None:
         print("nbgrader is not installed here: pip install 'dpbook[class]'")
     return 0

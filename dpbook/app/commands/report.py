@@ -7,7 +7,7 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("folder", type=Path, help="folder of the run, such as runs/run")
-    parser.add_argument("--baseline", type=Path, help="folder of the same training on one process, to compare with")
+    parser.add_argument("--baseline", type=Path, help="folder of the same training on one process, for comparison")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,5 +23,5 @@ def run(args: argparse.Namespace) -> int:
 
     checkout.root()  # raises where there is none: only there are solutions, and the settings of the comparison
     if args.write and args.failed:
-        raise DpbookError("--write compares nothing, so that --failed has nothing to leave")
+        raise DpbookError("--failed cannot be used with --write, which compares nothing")
     return validation.write(args.paths) if args.write else validation.compare(args.paths, args.jobs, args.failed)

@@ -54,7 +54,7 @@ def questions(marks: Marks) -> list[Question]:
 
 
 def sheet(marks: Marks) -> str:
-    """Return the page on which a person reads the answers and gives points; its button saves them as a CSV file."""
+    """Return the HTML page on which a person gives points to the answers; its button saves the points as a CSV file."""
     return render_page("words.html", questions=questions(marks), seed=marks.seed, palette=palette, plural=plural)
 
 

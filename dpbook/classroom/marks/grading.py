@@ -189,7 +189,13 @@ Place = tuple[int, int]
 
 
 def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda finished, of: None) -> Marks:
-    """Return the marks of all submissions, in their order; each is what it would be if it was graded alone.
+    """Return the marks of all submissions, in the order of ``handed``; no submission's marks depend on another's.
+
+    Args:
+        handed: the submissions.
+        seed: of the instances on which answers are tried.
+        jobs: number of judges that run in parallel.
+        tell: called with the numbers of tasks graded so far and in all.
 
     Raises `DpbookError` on a system that is not Linux.
     """

@@ -80,7 +80,10 @@ class BufferState:
 
 
 def frames(schedule: Schedule, buffers: Buffers) -> Iterator[BufferState]:
-    """Yield the state before the first round and after each one, computed lazily."""
+    """Yield the state before the first round and after each round, computed lazily.
+
+    Every state has a copy of the buffers, which are not changed. Raises `InvalidArgument` for buffers that do not fit.
+    """
     rows = list(np.stack(check_buffers(schedule, buffers)))
     cells = _Slices(schedule, rows)
     yield BufferState(0, None, np.stack(rows))

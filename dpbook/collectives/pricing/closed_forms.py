@@ -131,8 +131,8 @@ def ring_without_rounds(nodes: int, per_node: int, network: Network, ports: int 
 
     A chunk goes twice round the ring. On its way it takes 2(M − 1) latencies between the M nodes and 2(N − M) inside
     them, where rounds that all ranks begin together pay the largest 2(N − 1) times. The bytes are the same. This is how
-    NCCL's tuner prices its rings (``src/graph/tuning.cc``). But for two crossings that NCCL leaves out, the sum is an
-    upper bound: a chunk is on its way while a port sends others.
+    NCCL's tuner prices its rings (``src/graph/tuning.cc``). Apart from two crossings that NCCL leaves out, the sum is
+    an upper bound, because a chunk travels while a port sends other chunks.
     """
     topology, inside, outside = _rings(nodes, per_node, network, ports)
     between = 2 * (topology.nodes - 1)

@@ -12,10 +12,10 @@ from dpbook.ddp.sharded.unit import Unit
 
 
 class Prefetching:
-    """When the weights of ``units`` are gathered: ``depth`` units before they compute.
+    """Order in which the weights of ``units`` are gathered, ``depth`` units before they compute.
 
-    Forward is expected to go as the last one went, the first one in the order of the modules; backward goes the way of
-    its forward back. Where a guess was wrong a unit is gathered too early, and used when its turn comes.
+    The first forward is expected in the order of the modules, every later one in the order of the last forward, and
+    backward in the reverse order of its forward. If this is wrong, a unit is gathered too early and used in its turn.
     """
 
     def __init__(self, units: Sequence[Unit], depth: int) -> None:

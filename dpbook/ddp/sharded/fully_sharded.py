@@ -76,7 +76,7 @@ def _rows(units: Sequence[Unit]) -> Iterator[Row]:
 
 
 def optimizer_state(units: Sequence[Unit], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state by names, and the options of the parameter groups; see `FullySharded.optimizer_state`."""
+    """Return the state by parameter names and the options of the groups; see `FullySharded.optimizer_state`."""
     members = {member.parameter: (row, index) for row in _rows(units) for index, member in enumerate(row.members)}
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     if others := [p for p in listed if p not in members]:

@@ -40,7 +40,10 @@ class SavedWeights:
         self._owners = {row.whole.untyped_storage()._cdata: (unit, row) for unit in units for row in unit.rows}
 
     def watched(self) -> AbstractContextManager[object]:
-        """A forward. Where somebody else watches over what is saved, around it or inside, that holds instead."""
+        """Return a context manager for a forward whose saved weights are gathered again in backward.
+
+        It has no effect inside other hooks on saved tensors; such hooks inside the forward replace it.
+        """
         if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
             return nullcontext()
         watching: AbstractContextManager[object] = torch.autograd.graph.saved_tensors_hooks(self._save, self._give)

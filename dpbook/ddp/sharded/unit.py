@@ -115,12 +115,12 @@ class Unit:
             self.free([row for row in self.rows if not row.trained])
 
     def end(self) -> None:
-        """Nothing is computed any more: free all."""
+        """Free all whole weights, after the unit's last computation in a pass."""
         self.running = 0
         self.free()
 
     def join(self) -> None:
-        """Let the parameters be whole again, on every rank."""
+        """Make the parameters whole again; all ranks must call it."""
         for row in self.rows:
             row.join(self.all_gather)
         self.show_shards()

@@ -107,7 +107,7 @@ Units = Iterable[nn.Module] | Callable[[nn.Module], bool]
 
 @dataclass(frozen=True)
 class Member:
-    """A parameter of a unit, with all its names, and all places where modules have it: several if it is tied."""
+    """A parameter of a unit, with all its names and all modules that have it; a tied parameter has several."""
 
     names: tuple[str, ...]
     parameter: nn.Parameter
@@ -121,7 +121,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Share:
-    """A module that is a unit, and the parameters that no unit inside it has."""
+    """A module that is a unit, and its parameters without those of units inside it."""
 
     name: str
     module: nn.Module

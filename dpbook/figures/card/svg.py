@@ -74,7 +74,7 @@ aside = partial(text, fill=palette.MUTED)
 
 
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:
-    """Return a rectangle whose upper left corner is at (``x``, ``y``)."""
+    """Return the SVG element of a rectangle whose upper left corner is at (``x``, ``y``), in pixels."""
     return element("rect", x=x, y=y, width=width, height=height, **attributes)
 
 

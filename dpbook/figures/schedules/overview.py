@@ -55,7 +55,7 @@ def draw_overview(
     A rank's circle shows the worst of its chunks after the round: it is complete if all of them are. Below each name
     are rounds, messages and bytes for buffers of ``size`` elements (default: a million, or the only size that fits)
     of ``itemsize`` bytes. ``title`` should state the finding; by default it names the fewest rounds and the least
-    traffic. At most 16 ranks and 32 rounds; raises `InvalidArgument`.
+    traffic. Raises `InvalidArgument` for more than 16 ranks or 32 rounds.
     """
     if not schedules:
         raise InvalidArgument("schedules", schedules, "at least one schedule")

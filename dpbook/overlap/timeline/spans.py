@@ -36,12 +36,12 @@ def union(intervals: ArrayLike) -> Intervals:
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return the moments that are in both sets."""
+    """Return the moments that are in both sets, as `union` returns them."""
     return _where(a, b, lambda in_a, in_b: in_a & in_b)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return the moments of ``a`` that are not in ``b``."""
+    """Return the moments of ``a`` that are not in ``b``, as `union` returns them."""
     return _where(a, b, lambda in_a, in_b: in_a & ~in_b)
 
 

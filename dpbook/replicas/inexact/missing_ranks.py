@@ -50,7 +50,7 @@ class Backup(Method):
     the examples of the first ranks; the others' are dropped.
 
     Attributes:
-        spare: number of gradients of a step that are dropped, below the world.
+        spare: number of gradients that a step drops, less than the world size.
     """
 
     spare: int

@@ -61,16 +61,18 @@ def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
         return [Finding("resume", claim, untested("one of the runs made no update"), BOOK)]
     after = _resumed_update(whole, resumed)
     if after is None:
-        message = "before its first update they are those of no update of the run that was not ended"
+        message = "the parameters before its first update match no update of the run without a break"
         result = CheckResult("FAIL", message, place=resumed.updates[0].steps[0]["place"])
         return [Finding("resume", claim, result, BOOK)]
     if after == 0:
-        result = CheckResult("FAIL", "it begins anew", place=resumed.updates[0].steps[0]["place"])
+        result = CheckResult(
+            "FAIL", "the resumed run starts from the beginning", place=resumed.updates[0].steps[0]["place"]
+        )
         return [Finding("resume", claim, result, BOOK)]
     both = ResumedRun(whole, resumed, after)
     parts = Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)
     if not any(both.pairs):
-        reason = f"the run without a break ended after its update {after}; --whole gives it options of its own"
+        reason = f"the run without a break ended after its update {after}; give that run its own options with --whole"
         claims = {"optimizer": OPTIMIZER, **{aspect.name: aspect.claim for aspect in ASPECTS[:3]}, "end": END}
         return [parts, *(Finding(f"resume {name}", text, untested(reason), BOOK) for name, text in claims.items())]
     results = (
@@ -114,11 +116,11 @@ def _optimizer(both: ResumedRun) -> CheckResult | None:
         for rank in range(both.resumed.world):
             there, here = saved.stepped[rank]["state"], update.steps[rank]["state_before"]
             if there and not here:
-                message = "the optimizer begins without what it had gathered (momentum, moments)"
+                message = "the optimizer starts without its state (momentum, moments)"
                 return CheckResult("FAIL", message, rank, None, 1, update.steps[rank]["place"])
             differs = first_difference([there, here], list(there))
             if differs:
-                message = f"{plural(differs[2], 'tensor')} of the optimizer's {len(there)} are others"
+                message = f"{plural(differs[2], 'tensor')} of the optimizer's {len(there)} differ"
                 return CheckResult("FAIL", message, rank, differs[0], 1, update.steps[rank]["place"])
     return passed("bit for bit, on every rank")
 
@@ -187,11 +189,11 @@ ASPECTS = (
     ),
     Aspect(
         "examples", "the data go on where they were", _examples,
-        "it reads other examples: the place in the epoch is lost, or the order",
+        "the resumed run reads other examples: its position in the epoch or the order was not restored",
     ),
     Aspect(
         "buffers", "buffers are restored", lambda update, rank: _first(update, rank, "forward").get("buffers") or None,
-        "buffers such as running statistics are others", "bit for bit, on every rank",
+        "buffers such as running statistics differ", "bit for bit, on every rank",
     ),
     Aspect(
         "scaler", "the gradient scaler's factor is restored",

@@ -178,7 +178,7 @@ class MeasuredStep:
             return self
         if self.accumulation % world:
             batches = f"the script divides its {self.accumulation} micro-batches among its ranks"
-            raise NoForecast(f"{batches}, and {world} is no divisor of that: --gpus says other numbers")
+            raise NoForecast(f"{batches}, which {world} does not divide: choose other numbers with --gpus")
         return replace(self, accumulation=self.accumulation // world, divided=False)
 
     @property
@@ -231,7 +231,7 @@ def _check_model(model: Mapping[str, Any]) -> None:
             "the plain model, with --stages 3"
         )
     if len({tensor["dtype"] for tensor in model["tensors"]} - {"float64", "float32", "float16", "bfloat16"}):
-        raise NoForecast("it trains tensors that are no floating-point numbers of 2, 4 or 8 bytes")
+        raise NoForecast("the script trains tensors whose dtype is not a floating-point type of 2, 4 or 8 bytes")
 
 
 def _order(updates: Sequence[UpdateTimes], all_updates: Sequence[UpdateTimes]) -> list[int]:

@@ -202,7 +202,9 @@ def check_forecast(measured: MeasuredStep, link: Connection) -> ForecastCheck:
     Raises `NoForecast` if no update over the link was measured.
     """
     if measured.emulated_seconds is None:
-        raise NoForecast("nothing to compare with: torch's DDP as it is has to carry the gradients, in a few updates")
+        raise NoForecast(
+            "nothing to compare with: the script must make some updates with torch's DDP and no hook of its own"
+        )
     step = simulate_buckets(measured, link.price(measured.world), *bucket_limits(measured))
     return ForecastCheck(
         link.name,

@@ -76,7 +76,7 @@ def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -
         text = f"{plural(nproc, 'rank')} on {plural(len(gpus), 'GPU')}: NCCL refuses two ranks on one; "
         if is_script:
             yield PreflightFinding(
-                "warning", text + f"a script that uses it needs --nproc {len(gpus)}, one over gloo not"
+                "warning", text + f"a script that uses NCCL needs --nproc {len(gpus)}; a script that uses gloo does not"
             )
         else:
             yield PreflightFinding("problem", text + f"use --nproc {len(gpus)}")
@@ -127,7 +127,7 @@ def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECO
     lines = [line.split() for line in output.splitlines()]
     wrong = [f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]]
     if wrong:
-        text = f"messages between GPUs {', '.join(wrong)} arrive with other bits than were sent: {PEER_REMEDY}"
+        text = f"messages between GPUs {', '.join(wrong)} arrive with different bits: {PEER_REMEDY}"
         return [PreflightFinding("problem", text)]
     if not completed and lines and len(lines[-1]) == 2:
         text = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"

@@ -124,11 +124,11 @@ def _files(folder: Path, prefix: str | None) -> dict[int, Path]:
                 raise InvalidArgument(path.name, match["rank"], f"named after a rank, less than {MAX_RANKS:,}")
             runs.setdefault(f"{match['prefix']}N{match['suffix'] or ''}", {})[int(match["rank"])] = path
     if not runs:
-        expected = "a folder with one file per rank, its name ending with the rank's number, as trace_rank_0"
+        expected = "a folder with one file per rank, whose name ends with the rank, such as trace_rank_0"
         raise InvalidArgument("folder", str(folder), expected)
     if len(runs) > 1:
         names = ", ".join(sorted(runs))
-        raise InvalidArgument("folder", str(folder), f"of one run; choose one with --prefix: the folder has {names}")
+        raise InvalidArgument("folder", str(folder), f"a folder with one run; choose one of {names} with --prefix")
     return next(iter(runs.values()))
 
 

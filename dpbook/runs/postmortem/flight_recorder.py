@@ -70,7 +70,7 @@ def _without_inductor() -> Iterator[None]:
 
 
 def time_limit() -> float | None:
-    """Return torch's time-out, in seconds, of the oldest call that is not completed; None if there is none."""
+    """Return torch's timeout, in seconds, of the oldest call that is not completed; None if there is none."""
     try:
         pending = (entry for entry in _entries(includeStackTraces=False) if not entry["retired"])
         return next(float(entry["timeout_ms"]) / 1000 for entry in pending)

@@ -285,13 +285,13 @@ def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> Measure
     """Read the journals of ``world`` ranks in ``folder``; ``link`` as in `MeasuredRun`. Raises `NotMeasured`."""
     journals = [read_journal(folder, rank) for rank in range(world)]
     if missing := [rank for rank in range(world) if not (folder / JOURNAL.format(rank)).is_file()]:
-        raise NotMeasured(f"rank {missing[0]} has left no journal: it failed before it began, or on another machine")
+        raise NotMeasured(f"rank {missing[0]} wrote no journal: it failed before it began, or ran on another machine")
     models = [event for of_rank in journals for event in of_rank if event["kind"] == "model"]
     if not models:
         raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
     models = [event for event in journals[0] if event["kind"] == "model"] or models
     if models[-1].get("format") != MOMENTS_FORMAT:
-        raise NotMeasured("another version of dpbook has written its journals: launch it again")
+        raise NotMeasured("the journals were written by another version of dpbook: launch the script again")
     worlds = sorted({event["world"] for of_rank in journals for event in of_rank if event["kind"] == "model"} | {world})
     if len(worlds) > 1:
         raise NotMeasured(
@@ -307,7 +307,7 @@ def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> Measure
         )
     period = rounds(events[0][WARMUP_UPDATES:])
     if not period:
-        raise NotMeasured("its optimizers step in no regular turn, so it is not known where an update ends")
+        raise NotMeasured("the optimizers step in no regular order, so the end of an update is unknown")
     joined = [{event["number"]: event for event in in_rounds(of_rank, period)} for of_rank in events]
     numbers = [n for n in joined[0] if n >= WARMUP_UPDATES and all(n in of_rank for of_rank in joined)]
     if not numbers:

@@ -82,7 +82,7 @@ def _rewrite_script(folder: Path) -> Path:
         data = json.loads((folder / DATA_FILE).read_text(encoding="utf-8"))
         program, world, failure = data["program"], int(data["world"]), data["failure"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DpbookError(f"{folder / DATA_FILE} is not that of a report: {error}") from None
+        raise DpbookError(f"{folder / DATA_FILE} is not the data of a report: {error}") from None
     return write_script(read_report(folder, [program], world, failure=failure), folder)
 
 

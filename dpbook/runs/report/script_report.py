@@ -59,7 +59,7 @@ def new_report_folder(script: str, name: str | None) -> Path:
 
 @dataclass(frozen=True)
 class ScriptReport:
-    """Report of a run.
+    """Report of a script's run.
 
     Attributes:
         program: the script and its arguments.
@@ -125,7 +125,7 @@ class ScriptReport:
         if advice:
             yield f"advice: {_in_words(advice[0], run)}"
         elif communicates(run) and (reason := next(iter(reasons), not_forecast(run))) is not None:
-            yield f"no advice: what could be computed saves less than {LEAST_GAIN:.0%} of a step ({reason})"
+            yield f"no advice: no change that could be simulated saves {LEAST_GAIN:.0%} of a step ({reason})"
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON, in seconds and bytes."""
@@ -221,7 +221,7 @@ def launch_with_report(
     measured = read_report(folder, spec.program, spec.nproc, failure=failure)
     if not alone or spec.nproc == 1 or ended.status or isinstance(measured.run, str):
         return ended.status, measured
-    say(f"the script once more, on one process, for {plural(UPDATES_ALONE, 'update')} at most")
+    say(f"running the script again, on one process, for {plural(UPDATES_ALONE, 'update')} at most")
     return ended.status, replace(measured, alone=_run_alone(spec, folder, measured.run.total, signals))
 
 

@@ -16,7 +16,7 @@ LOSSES = {
     "rest": "the rest, outside of forward, backward and optimizer",
 }
 """Parts of a step in which a rank trains nothing, in words."""
-UNSEEN = "no collective was seen in an update: the ranks do not communicate, or by calls that torch.distributed lacks"
+UNSEEN = "no collective was seen in an update: the ranks do not communicate, or not through torch.distributed"
 
 
 def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None = None) -> Iterator[str]:

@@ -84,7 +84,11 @@ def _run(options: Options, device: torch.device) -> None:
         train(trainer, metrics, progress)
     if trainer.step < options.steps:
         if first:
-            print(f"asked to end: saved after step {trainer.step:,} of {options.steps:,}", file=sys.stderr, flush=True)
+            print(
+                f"stopped: checkpoint saved after step {trainer.step:,} of {options.steps:,}",
+                file=sys.stderr,
+                flush=True,
+            )
         return
     if options.predict:
         stop_watching()  # the passes that a prediction measures are no updates

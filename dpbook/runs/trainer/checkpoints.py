@@ -112,7 +112,7 @@ def _read(path: Path, step: int) -> dict[str, Any]:
                 raise ValueError(f"{damaged} has changed")
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict) or content.get("step") != step:
-            raise ValueError(f"it holds nothing of step {step}")
+            raise ValueError(f"it has no data of step {step}")
     except FileNotFoundError:
         raise DpbookError(f"{path} is missing") from None
     except Exception as error:  # torch raises many types for a damaged file

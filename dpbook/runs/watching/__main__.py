@@ -19,7 +19,7 @@ AUDITED_UPDATES, REPLAYED_UPDATE = 5, 1
 
 
 def main(arguments: list[str]) -> None:
-    """Record the script; its exit status is that of this process."""
+    """Run the script with the recorder, and exit with the script's status."""
     parser = argparse.ArgumentParser(
         prog="python -m dpbook.runs.watching", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

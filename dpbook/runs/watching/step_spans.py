@@ -76,7 +76,7 @@ class StepSpans:
 
     @contextmanager
     def during(self, kind: str, **fields: Any) -> Iterator[None]:
-        """Record a span for the time of the block."""
+        """Record a span of this kind that lasts as long as the ``with`` block; ``fields`` are stored with it."""
         span = self.open(kind, **fields)
         try:
             yield

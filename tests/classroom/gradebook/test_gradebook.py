@@ -291,8 +291,8 @@ def test_an_answer_in_words_is_shown_with_its_marks(tmp_path):
         (["--gradescope", "there.csv"], "there.csv exists"),
         (["--html", "full"], "full exists"),
         (["--html", "there.csv"], "there.csv exists"),
-        (["--csv", "new", "--html", "new"], "two reports cannot have one name"),
-        (["--format", "canvas"], "say which with --csv"),
+        (["--csv", "new", "--html", "new"], "two reports have the same file name"),
+        (["--format", "canvas"], "need --csv FILE"),
         (["--csv", "new.csv", "--roster", "none.csv"], "none.csv cannot be read"),
     ],
 )

@@ -48,7 +48,7 @@ def test_what_is_there_is_kept_and_what_lacks_comes_again(tmp_path, capsys):
     assert main(["nbgrader", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "1 file written" in said
-    assert f"kept as it is, and not that of this edition: {changed}" in said
+    assert f"kept, although it differs from that of this edition: {changed}" in said
     assert json.loads(changed.read_text()) == {"mine": 1}
     assert removed.read_bytes() == SOLUTIONS[1].read_bytes()
     assert (tmp_path / "nbgrader_config.py").read_text() == config

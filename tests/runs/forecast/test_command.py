@@ -171,7 +171,7 @@ def test_a_script_that_was_stopped_gives_its_status(monkeypatch, capsys):
         (["--link", ","], "link must be a link"),
         (["--json", "nowhere/told.json"], "a file in a folder that exists"),
         (["--gpus", "1"], "gpus must be an integer of at least 2"),
-        (["--gpus", "two"], "numbers with commas"),
+        (["--gpus", "two"], "comma-separated numbers"),
         (["--stages", "4"], "stages must be an integer from 0 to 3"),
         (["--check", "1"], "check must be"),
         (["--updates", "0"], "updates must be"),

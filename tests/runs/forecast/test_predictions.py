@@ -86,7 +86,7 @@ def test_micro_batches_that_the_ranks_share_are_fewer_on_each():
     assert row.step == pytest.approx(0.005 + 4 * 0.03 + ring(3, 10 * MIB) + 0.007)
     assert row.speedup == pytest.approx((0.012 + 12 * 0.03) / row.step)
     assert six.step == pytest.approx(0.005 + 2 * 0.03 + ring(6, 10 * MIB) + 0.007)
-    with pytest.raises(NoForecast, match="12 micro-batches among its ranks, and 8 is no divisor"):
+    with pytest.raises(NoForecast, match="12 micro-batches among its ranks, which 8 does not divide"):
         forecast(whole, [8], [Connection("slow", SLOW)])
 
 

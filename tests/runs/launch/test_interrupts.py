@@ -62,7 +62,7 @@ def test_a_rank_that_receives_usr1_makes_all_save_after_the_same_step(tmp_path, 
     output = output_of(launch)
     last = saved(tmp_path)[-1]
     assert launch.returncode == 128 + signal.SIGUSR1
-    assert f"asked to end: saved after step {last:,} of 100,000" in output
+    assert f"stopped: checkpoint saved after step {last:,} of 100,000" in output
     assert output.endswith(f"dpbook launch: checkpoint of step {last:,} saved; the same command resumes from it\n")
     assert len(saved(tmp_path)) == 2
     assert not list((tmp_path / "runs/r").glob(".*.partial"))
@@ -98,7 +98,7 @@ def test_a_launch_that_was_ended_by_a_signal_resumes_to_the_bits_of_one_that_was
     last = saved(tmp_path)[-1]
     assert launch.returncode == 128 + number, output
     assert output.endswith(f"checkpoint of step {last:,} saved; the same command resumes from it\n")
-    assert f"asked to end: saved after step {last} of {restarts.STEPS}" in output
+    assert f"stopped: checkpoint saved after step {last} of {restarts.STEPS}" in output
     output = output_of(again := restarts.begin(tmp_path, *QUIET, *options))
     assert again.returncode == 0, output
     assert f"resumed after step {last} of {restarts.STEPS}" in output
@@ -115,7 +115,7 @@ def test_a_slurm_job_saves_before_its_time_limit_and_is_requeued_until_it_is_fin
     output = output_of(job)
     last = saved(tmp_path)[-1]
     assert job.returncode == 128 + signal.SIGUSR1, output
-    assert f"asked to end: saved after step {last} of {restarts.STEPS}" in output
+    assert f"stopped: checkpoint saved after step {last} of {restarts.STEPS}" in output
     assert slurm.requeued(tmp_path) == [str(os.getpid())]
     assert not restarts.processes_in(tmp_path)
     output = output_of(again := slurm.submit(tmp_path, 3, *options))

@@ -40,7 +40,7 @@ def test_the_probe_itself_runs_on_a_machine_without_peers():
 
 def test_wrong_bits_are_a_problem_of_their_pairs():
     (finding,) = peer_findings("print('0 1 right'); print('0 2 wrong'); print('1 2 wrong')")
-    assert finding.startswith("problem: messages between GPUs 0–2, 1–2 arrive with other bits")
+    assert finding.startswith("problem: messages between GPUs 0–2, 1–2 arrive with different bits")
     assert "ACS" in finding
     assert "NCCL_P2P_DISABLE=1" in finding
 
@@ -53,7 +53,7 @@ def test_a_message_that_never_arrives_is_a_problem_of_its_pair():
 
 def test_wrong_bits_before_a_hang_are_reported():
     (finding,) = peer_findings(f"print('0 1 wrong'); print('0 2', end=' ', flush=True); {HANGS}", 3.0)
-    assert finding.startswith("problem: messages between GPUs 0–1 arrive with other bits")
+    assert finding.startswith("problem: messages between GPUs 0–1 arrive with different bits")
 
 
 @each(
@@ -102,7 +102,7 @@ def launched(monkeypatch, capsys, *options):
 def test_a_launch_over_gpus_that_cannot_reach_each_other_is_not_started(monkeypatch, capsys):
     status, stderr = launched(monkeypatch, capsys)
     assert status == 1
-    assert "problem: messages between GPUs 0–1 arrive with other bits" in stderr
+    assert "problem: messages between GPUs 0–1 arrive with different bits" in stderr
     assert "not started" in stderr
 
 

@@ -227,7 +227,7 @@ def test_a_folder_of_two_runs_needs_a_prefix(dumped, tmp_path, capsys):
     dumped({0: [entry(1, 4)], 1: [entry(1, 4)], 2: [waits(2, 7)]})
     (tmp_path / "older_0").write_bytes(b"")
     assert main(["diagnose", str(tmp_path)]) == 1
-    assert "--prefix: the folder has older_N, trace_rank_N" in capsys.readouterr().err
+    assert "choose one of older_N, trace_rank_N with --prefix" in capsys.readouterr().err
     assert main(["diagnose", str(tmp_path), "--prefix", "trace_rank_"]) == 1
     assert capsys.readouterr().out.startswith("ranks 0, 1 never joined")
 

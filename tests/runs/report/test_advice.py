@@ -246,14 +246,14 @@ def in_no_turn():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda folder: (folder / "journal-1.jsonl").unlink(), "rank 1 has left no journal"),
+        (lambda folder: (folder / "journal-1.jsonl").unlink(), "rank 1 wrote no journal"),
         (lambda folder: [(folder / f"journal-{k}.jsonl").write_text("") for k in (0, 1)], "no update was seen"),
         (lambda folder: repeated(folder, EVEN, EVEN, updates=0), "the script ended after 0 updates; 5 are needed"),
         (lambda folder: repeated(folder, EVEN, EVEN, updates=4), "after 4 updates"),
         (lambda folder: repeated(folder, EVEN, EVEN, model={"format": 0}), "another version of dpbook"),
         (lambda folder: repeated(folder / "x", EVEN, EVEN, EVEN) or (folder / "x" / "journal-1.jsonl").replace(
             folder / "journal-1.jsonl"), "from runs on 2 and 3 ranks"),
-        (lambda folder: journals.write(folder, [in_no_turn(), in_no_turn()]), "in no regular turn"),
+        (lambda folder: journals.write(folder, [in_no_turn(), in_no_turn()]), "in no regular order"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_says_why(tmp_path, change, reason):

@@ -246,7 +246,7 @@ def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
 
 def test_a_run_without_journals_says_so_and_has_no_rows(tmp_path):
     page = pages.write(run(tmp_path / "r"))
-    assert "was not measured: rank 0 has left no journal" in page.read_text(encoding="utf-8")
+    assert "was not measured: rank 0 wrote no journal" in page.read_text(encoding="utf-8")
     assert not rank_rows(page)
 
 

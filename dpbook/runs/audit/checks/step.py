@@ -144,7 +144,7 @@ def gathered(run: RunJournals) -> CheckResult | None:
 def watching(run: RunJournals) -> CheckResult | None:
     """Report an error of the recorder itself, after which some checks know less; otherwise not applicable."""
     failed = [(rank, event) for rank, events in enumerate(run.of("trouble")) for event in events]
-    return CheckResult("----", f"not all of it: {failed[0][1]['error']}", failed[0][0]) if failed else None
+    return CheckResult("----", f"not tested completely: {failed[0][1]['error']}", failed[0][0]) if failed else None
 
 
 @check("end", "the run ends well", "chapter 09", after=("unused", "twice", "collectives", "batches"))
