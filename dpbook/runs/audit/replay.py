@@ -53,7 +53,7 @@ def largest_violation(
 
 GUESS_TOLERANCE = 1e-5
 """Largest error of a guess that explains a gradient, relative to the largest element of a parameter."""
-MEANS = "each rank's mean counts the same, whatever it is a mean over"
+MEANS = "each rank's mean has the same weight, whatever the number of its terms"
 
 
 def explain_difference(
@@ -104,9 +104,9 @@ def unexplained(
 def _guesses(update: Update, gradients: ReplayGradients, rank: int) -> Iterator[tuple[str, dict[str, Array], int]]:
     """Yield known mistakes: a description, the gradient that the mistake yields, and the rank to blame."""
     if first_difference([step["gradients"] for step in update.steps], gradients.names):
-        yield "it is this rank's own gradient, which nothing averaged", gradients.of("plain", rank), rank
+        yield "it is this rank's own gradient, not averaged", gradients.of("plain", rank), rank
     yield MEANS, _over_ranks(gradients, "plain"), rank
-    yield "only the last micro-batch is in it", _over_ranks(gradients, "last"), rank
+    yield "it has only the last micro-batch", _over_ranks(gradients, "last"), rank
     if any(update.of("clip")):
         clipped = _over_ranks(gradients, "plain", _clipped(update, gradients))
         yield "each rank clipped its own gradient before they were averaged", clipped, rank
@@ -246,7 +246,7 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
         name: max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks) for name in gradients.names
     }
     if max(units.values()) * (backwards + EXTRA) >= 1:
-        return untested(f"after {backwards} sums in so few bits nothing is certain")
+        return untested(f"after {backwards} sums in so few bits rounding may explain anything")
     for rank in range(gradients.world):
         applied, clipping = gradients.of("applied", rank), ""
         bound = {name: 2 * gamma(backwards + EXTRA, units[name]) * sizes[name] for name in gradients.names}

@@ -179,16 +179,16 @@ def _examples(update: Update, rank: int) -> list[Any] | None:
 
 ASPECTS = (
     Aspect(
-        "rates", "the learning rate goes on", _rates,
+        "rates", "the learning rate continues", _rates,
         "the learning rates of its groups are {here} where they were {there}: is the scheduler's state restored?",
         "the same in all updates", always=True,
     ),
     Aspect(
         "random", "random states are restored", _random_state,
-        "the random state is another, so dropout drops others: each rank must save its own", "the same on every rank",
+        "the random state differs, so dropout drops other units: each rank must save its own", "the same on every rank",
     ),
     Aspect(
-        "examples", "the data go on where they were", _examples,
+        "examples", "the data continue where they stopped", _examples,
         "the resumed run reads other examples: its position in the epoch or the order was not restored",
     ),
     Aspect(
@@ -229,9 +229,9 @@ def _end_difference(both: ResumedRun, update: Update) -> CheckResult:
     errors = {name: _relative(ours[name], theirs[name]) for name in ours if name in theirs}
     name = max(errors, key=errors.__getitem__)
     if errors[name] <= END_TOLERANCE:
-        message = f"relative difference {errors[name]:.1e} ({name}), as another order of additions makes"
+        message = f"relative difference {errors[name]:.1e} ({name}), as from another order of additions"
         return passed(f"{message}; the bits differ from update {both.after + update.number} on")
-    message = f"relative difference {errors[name]:.1e}, beyond what rounding makes"
+    message = f"relative difference {errors[name]:.1e}, larger than rounding explains"
     return CheckResult("FAIL", message, 0, name, both.after + update.number)
 
 

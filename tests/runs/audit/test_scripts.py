@@ -120,7 +120,7 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
     ("name", "text"),
     [
         ("all in no_sync", "this rank's own gradient"),
-        ("own tokens", "each rank's mean counts the same"),
+        ("own tokens", "each rank's mean has the same weight"),
         ("clipping before averaging", "each rank clipped its own gradient"),
         ("gradients added", "3 times as long"),
         ("gradients divided twice", "3 times too short"),

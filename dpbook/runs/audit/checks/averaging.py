@@ -26,7 +26,7 @@ def start(run: RunJournals) -> CheckResult | None:
             message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: "
             about = run.optimizers[update.optimizer][0]
             if about["wrappers"] and tensor not in about["unwrapped"]:
-                message += f"although {about['wrappers'][0]} has them, the script changes them before it steps"
+                message += f"{about['wrappers'][0]} made them equal, and the script changes them before it steps"
             else:
                 message += "give all ranks the same (the same seed, a broadcast, or a wrapper)"
             return CheckResult("FAIL", message, rank, tensor, 0)
@@ -82,9 +82,9 @@ def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: st
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
         if called:
-            return "no wrapper averages them, and what the script sends does not make them equal", place
+            return "no wrapper averages them, and the script's own collectives do not make them equal", place
         seen = plural(max(update.number for update in run.updates), "update")
-        return f"no wrapper averages them, and nothing was sent in {seen} (local SGD? --updates asks for more)", place
+        return f"no wrapper averages them, and nothing was sent in {seen} (local SGD? raise --updates)", place
     forwards = update.of("forward")[rank]
     through = [event for event in forwards if event.get("module") in about.get("roots", ())] or forwards
     if not any(event["wrapped"] for event in through):
@@ -92,7 +92,7 @@ def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: st
         return reason, through[0]["place"] if through else place
     if tensor in about["unwrapped"]:
         return f"{tensor} is in no wrapper", place
-    return f"although {about['wrappers'][0]} has them", place
+    return f"{about['wrappers'][0]} should average them", place
 
 
 @check("rates", "all ranks have the same learning rate", "chapter 04")
@@ -172,8 +172,8 @@ def buffers(run: RunJournals) -> CheckResult | None:
 def _reason_buffers_differ(run: RunJournals) -> str:
     flags = [event["sync"] for events in run.of("forward") for event in events]
     if False in flags:
-        return "after a forward without averaging (no_sync) the wrapper sends none, so each rank keeps its own"
-    return "nothing sends them, so each rank keeps its own, and a checkpoint has those of the rank that writes it"
+        return "after a forward in no_sync the wrapper broadcasts no buffers, so each rank keeps its own"
+    return "nothing broadcasts them, so each rank keeps its own, and a checkpoint has those of the rank that writes it"
 
 
 LATE_SHARE = 0.9
@@ -187,10 +187,8 @@ def group(run: RunJournals) -> CheckResult | None:
         for rank, event in enumerate(about):
             if event["group"] != run.world:
                 has = f"a group of {event['group']}" if event["group"] else "no process group"
-                message = f"{run.world} ranks were started and this one has {has}: it trains by itself (call "
-                return CheckResult(
-                    "FAIL", f"{message}init_process_group, with what the environment says)", rank, None, 1
-                )
+                message = f"{run.world} ranks were started and this one has {has}: it trains alone (call "
+                return CheckResult("FAIL", f"{message}init_process_group with the environment's values)", rank, None, 1)
     return passed(f"{plural(run.world, 'rank')}") if run.optimizers else None
 
 
@@ -238,7 +236,7 @@ def sync(run: RunJournals) -> CheckResult | None:
         if differs and any(of_rank[-1]["sync"] is False for of_rank in forwards):
             rank = next(rank for rank, of_rank in enumerate(forwards) if of_rank[-1]["sync"] is False)
             forward, backward = forwards[rank][-1], backwards[rank][-1]
-            late = "the flag is set after forward, which has then prepared no averaging"
+            late = "the forward is inside no_sync, and it decides whether backward averages"
             message = late if backward["sync"] else "forward and backward are inside no_sync"
             return CheckResult("FAIL", message, rank, differs[0], update.number, forward["place"])
     if judged:

@@ -39,7 +39,7 @@ def examples(run: RunJournals) -> CheckResult | None:
             shared, read = _shared(batches)
             if own:
                 message = f"{shared} of {read} inputs here are those of an earlier rank, while the ranks' data differ: "
-                return CheckResult("WARN", f"{message}noise from equal seeds, or meant so", rank, None, 1, place)
+                return CheckResult("WARN", f"{message}noise from equal seeds, or intended", rank, None, 1, place)
             message = f"{shared} of {read} examples were read by an earlier rank too: the ranks read the same batches"
             return CheckResult("FAIL", message, rank, None, 1, place)
     batches = [of_ranks for of_line, _ in of_lines for of_ranks in of_line]
@@ -47,7 +47,7 @@ def examples(run: RunJournals) -> CheckResult | None:
     seen = [row for of_line in lines.values() for forwards in of_line for row in forwards[0]["rows"]]
     few = FEW_DISTINCT * len(set(seen)) < len(seen) or read < 2 * LEAST_EXAMPLES * run.world
     if shared > read / 4 and few:
-        return untested("the data have few distinct examples, so that equal ones on several ranks say nothing")
+        return untested("the data set has few distinct examples, so equal ones on several ranks prove nothing")
     if shared > read / 4:
         message = f"{shared} of {read} examples were read by several ranks: each draws by itself from all of them"
         return CheckResult("WARN", message, _second(batches), None, None, of_lines[0][1][0][0]["place"])
@@ -56,7 +56,7 @@ def examples(run: RunJournals) -> CheckResult | None:
         message = f"each rank's loader goes through all {length} examples of its data set, and no sampler divides them"
         if common:
             return CheckResult("WARN", f"{message}: {plural(len(common), 'example')} seen were read by every rank")
-        return untested(f"{message}; the inputs differ, as those of data sets of their own do, or of augmented ones")
+        return untested(f"{message}; the inputs differ: the ranks' data sets do, or the inputs are augmented")
     distinct = f"{read - shared} of {read} examples are distinct"
     return passed(distinct if shared else f"{plural(read, 'example')} in {len(batches)} batches of a rank")
 
@@ -155,7 +155,7 @@ def epochs(run: RunJournals) -> CheckResult | None:
     if not pairs:
         batches = events[0]["batches"]
         length = "" if batches is None else f", which has {batches} batches"
-        return untested(f"one epoch was seen{length}; --updates asks for more")
+        return untested(f"one epoch was seen{length}; raise --updates to see more")
     repeated = next((two for one, two in pairs if one["order"] == two["order"] and one["batches"] != 1), None)
     return _repeated_order(repeated) if repeated else passed(f"{len(events)} epochs")
 

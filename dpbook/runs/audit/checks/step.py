@@ -19,8 +19,10 @@ def random(run: RunJournals) -> CheckResult | None:
     alike = [forwards for forwards in drawn if len({forward["random"] for forward in forwards}) < len(forwards)]
     if alike:
         share = "their forwards" if len(alike) == len(drawn) else f"{len(alike)} of {len(drawn)} forwards"
-        message = f"ranks begin {share} with one random state, so dropout drops the same on them: the gradient "
-        message += "is right on average, and noisier than it need be; seed with seed + rank once the model is made"
+        message = (
+            f"ranks begin {share} with the same random state, so dropout drops the same units on all: the gradient "
+        )
+        message += "is right on average, but noisier than necessary; seed with seed + rank after the model is created"
         return CheckResult("WARN", message, None, None, None, alike[0][0]["place"])
     return passed(f"{plural(len(drawn), 'forward')} that draw{'s' if len(drawn) == 1 else ''}")
 
@@ -39,8 +41,8 @@ def scheduler(run: RunJournals) -> CheckResult | None:
             steps.append(count)
             if count > 1:
                 pattern, guilty = _repeated_steps(update, mine, run.world)
-                message = f"{mine[0]['name']} steps {count} times an update{pattern}: right only if its length is "
-                return CheckResult("WARN", f"{message}counted in these", None, None, update.number, guilty["place"])
+                message = f"{mine[0]['name']} steps {count} times an update{pattern}: right only if its "
+                return CheckResult("WARN", f"{message}length is counted so", None, None, update.number, guilty["place"])
     return passed(plural(len(steps), "update")) if steps else None
 
 
@@ -134,8 +136,8 @@ def gathered(run: RunJournals) -> CheckResult | None:
             if event.get("gathered") and event["gathered"]["in_loss"]:
                 call = event["gathered"]["call"]
                 what = "copies" if call == "all_gather" else "sums"
-                message = f"{call} gives {what} without a gradient, and the loss uses them: what other ranks lose "
-                message += f"through this rank's part is missing; torch.distributed.nn.functional.{call} has one"
+                message = f"{call} gives {what} without a gradient, and the loss uses them: the other ranks' losses "
+                message += f"give this rank no gradient; torch.distributed.nn.functional.{call} has one"
                 return CheckResult("WARN", message, rank, None, None, event["gathered"]["place"])
     return None
 
