@@ -33,7 +33,7 @@ def over(
     Args:
         all_reduce: a schedule; a function of one argument, the world, that makes one, such as `collectives.ring`; or a
             rank program, ``f(comm, x)``, which is trusted to sum.
-        group: carries these messages and no others; its time-out is theirs. It needs a backend for the tensors that are
+        group: carries these messages and no others; its timeout is theirs. It needs a backend for the tensors that are
             to be summed: gloo for the CPU, such as NCCL for an accelerator. None makes one of all ranks with both, as
             `dist.new_group` does: then every rank calls `over`, in the same order as whatever else makes groups.
 

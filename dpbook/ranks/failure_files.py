@@ -46,7 +46,7 @@ JOIN_FUNCTION = "init_process_group"
 NOT_JOINED = f"the other ranks did not join {JOIN_FUNCTION}"
 """The error of a rank that gives up waiting for the start."""
 _TIMED_OUT = "Timeout ("
-"""Beginning of faulthandler's output at a time-out; a rank that is ended because another failed does not have it."""
+"""Beginning of faulthandler's output at a timeout; a rank that is ended because another failed does not have it."""
 
 
 def write_error(
@@ -73,7 +73,7 @@ def earlier_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[int, int], launcher_output: str) -> str:
-    """Return which rank died, or the first error, or each rank's line at the time-out, or the launcher's output.
+    """Return which rank died, or the first error, or each rank's line at the timeout, or the launcher's output.
 
     ``exits`` holds the exit status of each rank that ended by itself.
     """

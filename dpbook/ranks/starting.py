@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
 STARTUP_SECONDS = 120.0
-"""Seconds beyond the time-out of the program in which torch loads on a busy machine."""
+"""Seconds beyond the timeout of the program in which torch loads on a busy machine."""
 
 _WORKER = "dpbook.ranks.worker"
 _sharing_here: dict[str, str] = {}

@@ -20,7 +20,7 @@ def main(folder: Path) -> int:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
         task = cloudpickle.loads((folder / TASK_FILE).read_bytes())
-        # The watchdog below acts before gloo's own time-out: it names the line of every rank, not only of waiting ones.
+        # The watchdog below acts before gloo's own timeout: it names the line of every rank, not only of waiting ones.
         gloo_timeout = timedelta(seconds=task["timeout"] + 30)
         store = dist.FileStore(str(folder / STORE_FILE), world)  # a file, not a port that another process may take
         store.set_timeout(gloo_timeout)

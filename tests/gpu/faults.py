@@ -80,7 +80,7 @@ def the_rank_at_fault_is_named(machine):
 
 @check(place="host", ranks=2, gpu_only="NCCL's watchdog")
 def a_rank_that_stays_away_is_named(machine):
-    """A launch, and `dpbook diagnose` of torch's dumps, name a rank that is away until NCCL's time-out of 20 s."""
+    """A launch, and `dpbook diagnose` of torch's dumps, name a rank that is away until NCCL's timeout of 20 s."""
     folder = machine.folder / "dumps"
     folder.mkdir()
     dumps = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "512"}

@@ -1,7 +1,7 @@
 """Strict comparison of notebooks, beyond nbval's own. Loaded by ``dpbook validate`` (``pytest -p``).
 
 - a code cell that was never executed fails: nbval passes it without comparing anything;
-- a kernel that dies fails its cell at once: nbval waits for the whole cell time-out;
+- a kernel that dies fails its cell at once: nbval waits for the whole cell timeout;
 - a kernel that does not start is started again: two that start at once may choose the same port;
 - a trailing ``;`` silences a cell as it did when the output was stored: nbval runs cells without history;
 - a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers;

@@ -10,8 +10,8 @@ from itertools import combinations
 from dpbook.classroom.marks.marks import Marks
 from dpbook.classroom.marks.submitted_notebook import given_text
 
-LEAST = 60
-"""Tokens of an answer below which it is not compared: short right answers are alike by themselves."""
+LEAST = 50
+"""Runs of tokens that were not given, below which an answer is not compared: short right answers are alike anyway."""
 NEAR = 0.8
 """Share of common runs of tokens from which two answers are near-identical."""
 RUN = 5
@@ -51,20 +51,18 @@ def alike(task: str, texts: Mapping[str, str], given: str = "") -> list[Alike]:
     """Return the groups of alike answers to a task, the identical ones first.
 
     ``texts`` has the answer of each submission by its name, and ``given`` is what all were given: what it has does not
-    count. Answers that are no Python, or shorter than `LEAST` tokens, are left out.
+    count. Answers that are no Python, or have fewer than `LEAST` runs of their own, are left out.
     """
-    common = _runs(_tokens(given))
-    tokens = {name: found for name, text in texts.items() if len(found := _tokens(text)) >= LEAST}
-    groups: dict[Run, list[str]] = {}
-    for name, found in tokens.items():
-        groups.setdefault(found, []).append(name)
-    result = [
-        Alike(task, tuple(names), True, _first_lines(texts[names[0]])) for names in groups.values() if len(names) > 1
+    common, groups = _runs(_tokens(given)), dict[Run, list[str]]()
+    for name, text in texts.items():
+        groups.setdefault(_tokens(text), []).append(name)
+    runs = {found: own for found in groups if len(own := _runs(found) - common) >= LEAST}
+    identical = [tuple(groups[found]) for found in runs if len(groups[found]) > 1]
+    near = [tuple(groups[each][0] for each in group) for group in _near(runs)]
+    return [
+        *(Alike(task, names, True, _own_lines([texts[names[0]]], given)) for names in identical),
+        *(Alike(task, names, False, _own_lines([texts[name] for name in names[:2]], given)) for names in near),
     ]
-    for near in _near({found: _runs(found) - common for found in groups}):
-        names = tuple(groups[each][0] for each in near)
-        result.append(Alike(task, names, False, tuple(_common_lines(texts[names[0]], texts[names[1]], given))))
-    return result
 
 
 def _near(runs: Mapping[Run, set[Run]]) -> list[list[Run]]:
@@ -113,12 +111,8 @@ def _runs(tokens: Sequence[str]) -> set[Run]:
     return {tuple(tokens[first : first + RUN]) for first in range(len(tokens) - RUN + 1)}
 
 
-def _common_lines(one: str, other: str, given: str) -> Iterator[str]:
-    """Yield the longest lines that both texts have, and that were not given."""
-    lines = [{line.strip() for line in text.splitlines()} for text in (one, other, given)]
-    common = (lines[0] & lines[1]) - lines[2]
-    yield from sorted(common, key=lambda line: (-len(line), line))[:SHOWN]
-
-
-def _first_lines(text: str) -> tuple[str, ...]:
-    return tuple(sorted({line.strip() for line in text.splitlines()}, key=lambda line: (-len(line), line))[:SHOWN])
+def _own_lines(texts: Sequence[str], given: str) -> tuple[str, ...]:
+    """Return the longest lines that all texts have, and that were not given."""
+    lines = [{line.strip() for line in text.splitlines()} for text in texts]
+    own = set.intersection(*lines) - {line.strip() for line in given.splitlines()}
+    return tuple(sorted(own, key=lambda line: (-len(line), line))[:SHOWN])

@@ -24,7 +24,7 @@ START_TIMEOUT = 300.0
 """Seconds; torch itself waits for ten minutes with NCCL and for thirty with gloo."""
 HANG_TIMEOUT = 540.0
 """Seconds without progress of any rank after which a run on one machine is stopped by default. They are a minute less
-than NCCL's time-out, whose watchdog would abort the ranks that wait before the launch can say which rank is missing."""
+than NCCL's timeout, whose watchdog would abort the ranks that wait before the launch can say which rank is missing."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A thread writes a heartbeat into FOLDER whenever collectives were called or completed, so that a hang can be seen from
 outside. It writes the rank's stack and its last collectives when a file asks for them, when the rank is to end
-(SIGTERM), and when it aborts (SIGABRT is gloo's answer to a message of another size, and NCCL's to a time-out).
+(SIGTERM), and when it aborts (SIGABRT is gloo's answer to a message of another size, and NCCL's to a timeout).
 
 Python runs no signal handler while the main thread is in C++. Therefore SIGTERM wakes the thread, through Python's
 wakeup file descriptor. That works beside handlers of the program. A program that sets the descriptor itself, as asyncio
@@ -117,7 +117,7 @@ class RankEvidence:
                 self._end(signal.SIGTERM, None)
 
     def _write_heartbeat(self, since: float, limit: float | None) -> None:
-        """Write the time of the last progress, and torch's time-out of the collective that the rank waits in."""
+        """Write the time of the last progress, and torch's timeout of the collective that the rank waits in."""
         try:
             path = self._folder / failure_files.HEARTBEAT_FILE.format(self._rank)
             path.write_text(json.dumps({"since": since, "limit": limit}))

@@ -23,7 +23,7 @@ LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
 ENDPOINT_OPTION = "--rdzv-endpoint="
 MARGIN_SECONDS = 3.0
-"""Seconds beyond the time-out in which torch itself may report that no rendezvous answers."""
+"""Seconds beyond the timeout in which torch itself may report that no rendezvous answers."""
 
 
 def watch_rendezvous(endpoint: str, timeout: float) -> None:

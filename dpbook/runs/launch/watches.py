@@ -16,7 +16,7 @@ from dpbook.core import gibibytes, machine
 from dpbook.ranks import ProcessTable, all_processes, failure_files, family, process_of
 
 TORCH_TIMEOUTS = (600.0, 1800.0)
-"""torch's default time-outs, in seconds, of NCCL and of gloo."""
+"""torch's default timeouts, in seconds, of NCCL and of gloo."""
 IDLE_CORE_SHARE = 0.01
 """A process that computes for a smaller share of the time is idle."""
 IDLE_BYTES = 2**20
@@ -35,9 +35,9 @@ class HangWatch:
     A run hangs if a rank waits in a collective, and for ``timeout`` seconds two things hold: no rank has called or
     completed a collective, and the ranks that do not wait have neither computed nor read nor written, nor have the
     processes that they started. A rank that writes a large checkpoint while the others wait is therefore no hang,
-    however long it takes. Nor is a rank that computes for ever; torch's own time-out ends that.
+    however long it takes. Nor is a rank that computes for ever; torch's own timeout ends that.
 
-    A script may give its process group a longer time-out than torch's default, and thereby allow longer waits. A
+    A script may give its process group a longer timeout than torch's default, and thereby allow longer waits. A
     ``strict`` watch ignores that.
     """
 
@@ -73,7 +73,7 @@ def _is_gone(folder: Path, rank: int) -> bool:
 def _heartbeat(folder: Path, rank: int) -> dict[str, Any]:
     """Return what a rank reports: the time ``since`` which it makes no progress, and the ``limit`` of its wait.
 
-    ``limit`` is torch's time-out, in seconds, of the collective that it waits in; None if it waits in none, or has done
+    ``limit`` is torch's timeout, in seconds, of the collective that it waits in; None if it waits in none, or has done
     so for a few seconds only.
     """
     try:

@@ -74,7 +74,7 @@ class LaunchEvidence:
         return stacks.as_dumped(error["traceback"]) if error else self.stacks.get(rank, "")
 
     def _failed_waits(self) -> dict[int, Mapping[str, Any]]:
-        """Return the errors of ranks that were ended while they handled a lost connection or a time-out."""
+        """Return the errors of ranks that were ended while they handled a lost connection or a timeout."""
         return {rank: error for rank, error in self.handled_errors.items() if is_consequence(error)}
 
     def waiting_calls(self) -> dict[int, str]:

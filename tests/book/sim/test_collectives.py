@@ -205,7 +205,7 @@ def torchs_ddp_trains_to_the_bits_of_the_cpu(rank, world):
 
 @scenario
 def two_ranks_that_first_send_and_then_receive_wait_for_ever_without_a_batch(rank, world):
-    """Until the time-out of one, which ends the other's wait too. It is the last scenario: the group is lost."""
+    """Until the timeout of one, which ends the other's wait too. It is the last scenario: the group is lost."""
     group, x = dist.new_group(backend="simccl", timeout=SHORT), full(rank)
     dist.barrier()  # all are connected: one that ends at once would cut off another that is not
     error = ""

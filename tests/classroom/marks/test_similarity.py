@@ -46,6 +46,7 @@ def test_many_near_copies_are_one_group():
 def test_what_all_were_given_and_short_answers_do_not_count():
     assert alike("08.1", {"anna": ANSWER, "carl": OTHER}) == []
     assert alike("08.1", {"anna": ANSWER, "berta": CHANGED}, given=ANSWER + "\n" + CHANGED) == []
+    assert alike("08.1", {"anna": CHANGED, "berta": RENAMED.replace("if sum(", "if 1 * sum(")}, given=ANSWER) == []
     assert alike("08.1", {"anna": "x = 1", "berta": "y = 1", "carl": "def f(:"}) == []
 
 

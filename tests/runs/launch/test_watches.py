@@ -60,7 +60,7 @@ def hangs(folder, *, timeout=50.0, strict=False, later=100.0, monkeypatch):
         ({}, [None, None], {}, False),  # perhaps
         ({1: 1800.0}, [], {}, True),  # all ranks wait
         ({0: None, 1: None, 2: None}, [], {}, False),  # none waits
-        ({2: 7200.0}, [], {}, False),  # the script has set a longer time-out
+        ({2: 7200.0}, [], {}, False),  # the script has set a longer timeout
         ({2: 7200.0}, [IDLE, IDLE], {"strict": True}, True),
     ],
 )

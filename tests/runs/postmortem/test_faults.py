@@ -18,7 +18,7 @@ MEET = """open(os.environ["RANK"], "w").close()
 while not all(os.path.exists(str(other)) for other in range(int(os.environ["WORLD_SIZE"]))):
     time.sleep(0.01)
 """
-"""A meeting of the ranks without a time-out: on a busy machine one may load torch for longer than the others wait."""
+"""A meeting of the ranks without a timeout: on a busy machine one may load torch for longer than the others wait."""
 JOIN = """dist.init_process_group("gloo", timeout=timedelta(seconds=4))
 rank = dist.get_rank()
 """
@@ -143,7 +143,7 @@ FAULTS = {
         "the ranks called different collectives: rank 1 skipped collective 1 (all_reduce of 3 × float32, line CALL of "
         "<module>) and called barrier, line BARRIER of <module>",
     ),
-    "a skipped call, with a longer time-out of the check than of the group": Fault(
+    "a skipped call, with a longer timeout of the check than of the group": Fault(
         JOIN + MODEL + "dist.all_reduce(torch.ones(3)) if rank != 1 else None  # LINE CALL\nstep()",
         "the ranks waited in different collectives: OTHERS in all_reduce, line CALL of <module>; "
         "rank 1 was in backward, line BACKWARD of step",
@@ -244,7 +244,7 @@ FAULTS = {
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--hang-timeout", "3"),
     ),
-    "a hang, with torch's own time-outs": Fault(
+    "a hang, with torch's own timeouts": Fault(
         'dist.init_process_group("gloo")\ntime.sleep(600) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
         "rank 1 never joined collective 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
