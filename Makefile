@@ -66,8 +66,8 @@ style:
 
 fmt: ## put the code into the project's style
 	@tools/venv.sh dev
-	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
+	$(BIN)/python -m ruff check --fix
 
 bench: ## measure on this machine, and write the tables of README and tests/benchmarks (ARGS="bench_ddp --repeats 5")
 	@tools/venv.sh dev

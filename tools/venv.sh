@@ -77,7 +77,7 @@ if [ -n "${TORCH_INDEX:-}" ]; then
     install --no-deps --index-url "$TORCH_INDEX" -c "$constraints" torch ||
         fail "torch could not be installed from TORCH_INDEX." "$stuck"
 elif [ "$(uname -s)" = Linux ] && [ ! -e /dev/nvidiactl ] && ! pip show --quiet torch 2>/dev/null; then
-    echo "No NVIDIA GPU seen. If pip now fetches gigabytes of CUDA packages, stop it and use the CPU wheels: README, \"torch without CUDA\"."
+    echo "No NVIDIA GPU seen. If pip now fetches gigabytes of CUDA packages, stop it and use the CPU wheels: docs/installing.md, \"torch without CUDA\"."
 fi
 echo "Installing dpbook$extra (the first time takes some minutes)"
 install -c "$constraints" -e ".$extra" ||

@@ -158,7 +158,7 @@ class _Notebook:
             code = "\n".join(lines)
         outputs = "".join(map(self._output, cell["outputs"]))
         if "interact" in cell["metadata"].get("tags", []):
-            outputs += '<p class="note">This cell has sliders that need a kernel: open the notebook to turn them.</p>'
+            outputs += '<p class="note">This cell has controls that need a kernel: open the notebook to use them.</p>'
         outputs = f'<div class="outputs">{outputs}</div>' if outputs else ""
         shown = f'<pre class="code"><code>{code}</code></pre>'
         if cell["id"] == "setup" and len(lines) > LONGEST_SETUP:

@@ -282,7 +282,7 @@ class Case:
         """Few words that follow the name of the check, or "" if details follow."""
         if not self.answered:
             return self.note or "not answered yet"
-        return f"stopped by the same cause as “{self.like}”" if self.like else self.note
+        return f"fails for the same reason as “{self.like}”" if self.like else self.note
 
     def details(self) -> Iterator[tuple[str, str]]:
         """Yield label and text of what there is to say on a case that failed in a way not reported yet."""

@@ -140,7 +140,7 @@ NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"
 AFTER = ("group", "start", "sync", "unused", "scaled", "clip", "mean", "gradients", "finite")
 EXTRA = 16
 """Roundings besides those of the sums: factors, quotients, clipping, the scaler, the conversion to float32."""
-READABLE_ULPS = 10_000
+READABLE_ULPS = 100
 """Differences of more ulps are those of elements near zero, of which their number says nothing."""
 
 
@@ -198,7 +198,7 @@ def _replay(run: RunJournals, update: Update) -> CheckResult:
     if unreadable:
         return untested(unreadable)
     means = uneven(run, update)
-    return _verdict(run, update, gradients, mild=means is not None and means.status == "WARN")
+    return _verdict(run, update, gradients, mild=means is not None and means.result.status == "WARN")
 
 
 def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:

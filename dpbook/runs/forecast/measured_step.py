@@ -31,6 +31,7 @@ class UpdateTimes:
         period: time of the whole update, including the time spent waiting for sums, which is in no other field.
         early: whether a backward before the last one was synced too.
         emulated: whether the sums came over an emulated link.
+        own_calls: number of collectives that a line of the script calls by name.
     """
 
     other: float
@@ -41,6 +42,7 @@ class UpdateTimes:
     period: float
     early: bool
     emulated: bool
+    own_calls: int
 
     @property
     def alone(self) -> float:
@@ -71,8 +73,10 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
         return None
     end = event["marks"][-1][1]
     early = any(event["synced"][:-1])
+    calls = [(name, place) for kind, _, _, name, _, place in event["spans"] if kind == "call"]
+    own_calls = sum(place is not None and name in place[2] for name, place in calls)
     return UpdateTimes(
-        other, tuple(forwards), tuple(backwards), gaps, after + end - last, end, early, event["emulated"]
+        other, tuple(forwards), tuple(backwards), gaps, after + end - last, end, early, event["emulated"], own_calls
     )
 
 
@@ -111,6 +115,8 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
         yield "its communication hook is left out: gradients are priced as they are"
     if model["world"] > 1 and not model["wrapper"]:
         yield "no DistributedDataParallel: averaging of its own is counted as the optimizer's"
+    if calls := max(one.own_calls for one in updates):
+        yield f"left out: {plural(calls, 'collective')} of an update that the script calls itself"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
     typical = statistics.median(one.alone for one in updates)

@@ -214,7 +214,7 @@ class MeasuredRun:
             return "no all-reduce of gradients was seen, or not the same number on all ranks and in all updates"
         nbytes, seconds = zip(*self.sums, strict=True)
         if len(set(nbytes)) < 2:
-            return f"all messages have {nbytes[0]:,} bytes, so that latency and bandwidth cannot be told apart"
+            return f"all sums of gradients have {nbytes[0]:,} bytes, so latency and bandwidth cannot be told apart"
         return fit(nbytes, seconds).model
 
     @property

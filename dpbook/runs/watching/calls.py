@@ -33,6 +33,7 @@ class Loaders:
 
     def __init__(self, recorder: Recorder) -> None:
         self.current: dict[str, Any] = {}  # the epoch of the latest batch
+        self.batches = 0
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._latest: dict[str, Any] | None = None
@@ -81,6 +82,7 @@ class Loaders:
 
     def _set_current(self, batch: Any, iterator: Any) -> None:
         self.current = self._begun.get(iterator) or {}
+        self.batches += 1
 
 
 def _sampler(loader: Any) -> Any:

@@ -5,7 +5,7 @@ optimizer   before its first update             optimizer, id, name, names, grou
                                                 replicas, sharded, unwrapped, devices
 forward     the model is called                 loader, object, rows, random, drawn, buffers, sync, wrapped, finite,
                                                 batch_norm, module
-backward    a loss is differentiated            losses, value, sync, nth, gathered, coupled
+backward    a loss is differentiated            losses, value, sync, line, gathered, coupled
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name, of, by_accelerate
 scaled      a gradient scaler multiplies a loss  factor

@@ -1,6 +1,6 @@
 """Forwards and backwards of the script in its journal: random state, examples, losses, the wrapper's flags."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import GatheredCopies, Loaders
@@ -16,7 +17,7 @@ from dpbook.runs.watching.hashing import digests, local_part, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.loss_graph import reductions
+from dpbook.runs.watching.loss_graph import Reduction, reductions
 
 _MAX_TENSORS = 8
 _LOOKED_AT = 3
@@ -41,6 +42,10 @@ class PassRecorder(TrainingListener):
         self._begun: dict[str, Any] | None = None
         self._batch = self._backwards = 0
         self._modules: WeakSet[nn.Module] = WeakSet()
+        self._forward: dict[str, Any] = {"object": None, "module": None, "sync": None}  # the latest one
+        self._lines: dict[str, str] = {}
+        self._losses: dict[Any, tuple[str, bool | None]] = {}
+        self._drawn = self._losses_of_update = 0
         hooks.add(self)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
@@ -58,6 +63,7 @@ class PassRecorder(TrainingListener):
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, wrapped=self._hooks.through_wrapper, **state)
                 self._batch, self._backwards = len(state["rows"]), 0
+                self._forward = state
                 self._modules.add(module)
 
     def _state(self, module: nn.Module, arguments: list[Any]) -> dict[str, Any]:
@@ -97,18 +103,41 @@ class PassRecorder(TrainingListener):
             self._begun["sync"] = sync
         nth, self._backwards = self._backwards, self._backwards + 1
         line = f"{source[0]}:{source[1]}" if source else ""
-        self._gradients.begin(reductions_of_loss, f"{line} {nth}" if nth else line)
+        if reductions_of_loss and not nth:
+            line = self._line_of_loss(line, reductions_of_loss)
+        line = f"{line} {nth}" if nth else line
+        self._gradients.begin(reductions_of_loss, line)
         self._recorder.note(
             "backward",
             losses=losses,
             value=value,
             sync=sync,
-            nth=nth,
+            line=line,
             cleared=all(map(_has_no_gradient, self._modules)),
             gathered=self._copies.used_by(roots[0]),
             coupled=describe_coupling(roots[0], self._batch) if self._gradients.enabled else "",
             place=source,
         )
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Count batches and losses of the next update from here on."""
+        self._drawn, self._losses_of_update = self._loaders.batches, 0
+
+    def _line_of_loss(self, line: str, losses: Sequence[Reduction]) -> str:
+        """Return the line that stands for the loss: that of an `if` with `no_sync` for its `else`, too.
+
+        Two lines have micro-batches of one loss if the same loader and module made them in the same way, one alone is
+        synced, and there are at least as many batches as losses: of two losses of one batch there are fewer.
+        """
+        self._losses_of_update += 1
+        loader, module, sync = (self._forward[name] for name in ("object", "module", "sync"))
+        loss = (loader, module, *((each.node, each.mean) for each in losses))
+        first, synced = self._losses.setdefault(loss, (line, sync))
+        if line not in self._lines:
+            enough = self._losses_of_update <= self._loaders.batches - self._drawn
+            one = loader is not None and enough and sync is not synced
+            self._lines[line] = first if one else line
+        return self._lines[line]
 
 
 def _device(module: nn.Module) -> torch.device:

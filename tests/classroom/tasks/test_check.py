@@ -181,7 +181,7 @@ def test_errors_on_two_lines_are_two_causes():
 
     report = check("90.1", raises)
     assert [case.like for case in report.cases] == ["", "", "the sum on every rank"]
-    assert "stopped by the same cause as “the sum on every rank”" in repr(report)
+    assert "fails for the same reason as “the sum on every rank”" in repr(report)
 
 
 def test_wrong_values_of_two_checks_have_two_reasons(all_reduce):

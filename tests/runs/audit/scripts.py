@@ -119,6 +119,42 @@ dist.all_reduce(count)
 each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
 loss = (each * (words != 0).flatten()).sum() * world / count
 """
+MODEL_OF_WORDS = LANGUAGE.partition("for words in loader:")[0].format(tied=False)
+ON_TWO_LINES = (
+    MODEL_OF_WORDS
+    + """
+for i, words in enumerate(loader):
+    last = i % 2 == 1
+    count = (words != 0).sum()
+    dist.all_reduce(count)
+    with contextlib.nullcontext() if last else model.no_sync():
+        logits = model(words)
+    each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=0, reduction="sum")
+    loss = each * world / count / 2
+    if last:
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        loss.backward()
+"""
+)
+TWO_LOSSES = (
+    MODEL_OF_WORDS
+    + """
+def half_loss(part):
+    count = (part != 0).sum()
+    dist.all_reduce(count)
+    logits = model(part).flatten(0, 1)
+    return F.cross_entropy(logits, part.flatten(), ignore_index=0, reduction="sum") * world / count
+for words in loader:
+    optimizer.zero_grad()
+    with model.no_sync():
+        half_loss(words[:, :6]).backward()
+    half_loss(words[:, 2:]).backward()
+    optimizer.step()
+"""
+)
 OF_SEQUENCES = """
 each = F.cross_entropy(logits.transpose(1, 2), words, reduction="none")
 mask = (words != 0).float()
@@ -656,6 +692,18 @@ RIGHT = {
     "dropout": model("nn.Dropout(0.2)") + "torch.manual_seed(100 + rank)\n" + PLAIN,
     "tied weights": language(SUM_OVER_ALL, tied=True),
     "masked by hand": language(MASKED_OVER_ALL),
+    "two losses of a batch": TWO_LOSSES,
+    "micro-batches on two lines": model()
+    + sampled()
+    + accumulated(
+        """
+        if last:
+            (F.cross_entropy(model(x), y) / 2).backward()
+        else:
+            with model.no_sync():
+                (F.cross_entropy(model(x), y) / 2).backward()
+        """
+    ),
     "mean of sequences": language(OF_SEQUENCES),
     "frozen": FROZEN + PLAIN,
     "find unused": UNUSED + sampled() + loop("F.cross_entropy(model(x, rank == 1), y)"),
@@ -882,6 +930,7 @@ loss = F.cross_entropy(model(images), (images[:, 0] > 0).long())
 """
 
 DOUBTFUL = {
+    "micro-batches of other lengths on two lines": (ON_TWO_LINES, {"mean", "replay"}),
     "sums without a gradient in the loss": (model() + sampled() + loop(SUMMED_WITHOUT_GRADIENT), {"gathered"}),
     "each rank shuffles all data": (
         model() + "torch.manual_seed(100 + rank)\nloader = DataLoader(data, batch_size=16, shuffle=True)\n" + NO_EPOCHS,

@@ -23,7 +23,7 @@ def journal(updates=2, **changes):
         plain = {
             "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
                         "wrapped": True, "loader": "", "object": 0, "finite": True},
-            "backward": {"losses": None, "value": 1.0, "sync": True},
+            "backward": {"losses": None, "value": 1.0, "sync": True, "line": "train.py:9"},
             "epoch": {"loader": "test", "object": 1, "share": 3, "examples": 9, "batches": 2, "part": None,
                       "sampler": "", "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},

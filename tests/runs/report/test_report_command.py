@@ -113,7 +113,7 @@ def test_a_report_beside_one_process(tmp_path):
     simulated, what_is_missing = data["simulated"], data["not_measured"]["other buckets and more ranks"]
     assert simulated["step"] > simulated["exposed"] > 0  # of one message, whose time is known at its size alone
     assert simulated["rows"] == []
-    assert what_is_missing == "all messages have 800 bytes, so that latency and bandwidth cannot be told apart"
+    assert what_is_missing == "all sums of gradients have 800 bytes, so latency and bandwidth cannot be told apart"
     alone = data["alone"]
     assert alone["efficiency"] == pytest.approx(data["rate"] / (2 * alone["rate"]))
     page = tmp_path / "runs" / "reports" / "train" / "report.html"

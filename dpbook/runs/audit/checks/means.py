@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from dpbook.runs.audit.findings import CheckResult, check, passed, untested
+from dpbook.core import plural
+from dpbook.runs.audit.findings import CheckResult, Status, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.watching.journal import Event
 
@@ -20,14 +21,11 @@ def mean(run: RunJournals) -> CheckResult | None:
     if not backwards:
         return untested("no backward was seen")
     unread = next((event for event in backwards if event["losses"] is None), None)
-    worst: CheckResult | None = None
-    for update in run.updates:
-        found = uneven(run, update)
-        if found and found.status == "FAIL":
-            return found
-        worst = worst or found
-    if worst or (worst := _wrong_length(run)):
-        return worst
+    found = [each for update in run.updates if (each := uneven(run, update))]
+    failed = [each.result for each in found if each.result.status == "FAIL"]
+    worst = max(found, key=lambda each: each.excess).result if found else _wrong_length(run)
+    if failed or worst:
+        return failed[0] if failed else worst
     if drawn_weights(run):
         return untested(DRAWN_WEIGHTS)
     if unread:
@@ -70,27 +68,36 @@ def _weighted(parts: Sequence[dict[str, Any]]) -> bool:
 
 
 def line_of(of_line: list[tuple[int, Event]]) -> str:
-    """Return the line of the script of which these are the backwards, as `by_line` tells them apart."""
-    event = of_line[0][1]
-    return f"{event['place']} {event.get('nth', 0)}"
+    """Return the line of the script of which these are the backwards, as `by_line` distinguishes them."""
+    return str(of_line[0][1]["line"])
 
 
 def _parts(of_line: list[tuple[int, Event]]) -> Iterator[list[dict[str, Any]]]:
     return reduced([event for _, event in of_line])
 
 
-def uneven(run: RunJournals, update: Update) -> CheckResult | None:
-    """Return a failure or warning if the means of one update are over different numbers of terms, or None."""
+class UnevenMeans(NamedTuple):
+    """A failure or warning: the means of one update are over different numbers of terms.
+
+    ``excess`` is how many times too much a term weighs.
+    """
+
+    excess: float
+    result: CheckResult
+
+
+def uneven(run: RunJournals, update: Update) -> UnevenMeans | None:
+    """Return the first failure, else the first warning, if the means of one update are uneven; else None."""
     drawn = drawn_weights(run)
     judged = [of_line for of_line in by_line(update) if line_of(of_line) not in drawn]
     results = [each for of_line in judged if (each := _uneven(of_line, update, _short(run, update)))]
-    return next((each for each in results if each.status == "FAIL"), results[0] if results else None)
+    return next((each for each in results if each.result.status == "FAIL"), results[0] if results else None)
 
 
 def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
-    """Yield, for each line of the script, the backwards of one update that it calls, as pairs of rank and event.
+    """Yield, for each loss of the script, its backwards in one update, as pairs of rank and event.
 
-    Of several backwards after one forward each is a loss of its own, and yielded as of another line.
+    A loss is identified by its line. Of several backwards after one forward each is a loss of its own.
 
     The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
     of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not.
@@ -107,10 +114,9 @@ def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
             elif event["kind"] == "backward":
                 if event.get("cleared"):
                     known.clear()
-                line = f"{event['place']} {event.get('nth', 0)}"
-                after, backwards = known.get(line, (others, []))
+                after, backwards = known.get(event["line"], (others, []))
                 backwards = backwards if after == others else []
-                known[line] = others, [*backwards, (rank, _unscaled(event, factor))]
+                known[event["line"]] = others, [*backwards, (rank, _unscaled(event, factor))]
                 factor = 1.0
         for line, (_, backwards) in known.items():
             lines.setdefault(line, []).extend(backwards)
@@ -132,7 +138,7 @@ def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
         yield from (list(part) for part in zip(*losses, strict=True))
 
 
-def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> CheckResult | None:
+def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> UnevenMeans | None:
     for parts in _parts(of_line):
         divisors = [part["divisor"] for part in parts]
         fair = sum(abs(each) for each in divisors) / len(divisors)
@@ -154,7 +160,8 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Ch
         message += " (images of several sizes: each image counts the same, each pixel does not)" if images else ""
         message += " (the end of an epoch)" if short and most >= SMALL_EXCESS and not alike else ""
         rank, event = of_line[lowest]
-        return CheckResult("WARN" if small else "FAIL", message, rank, None, update.number, event["place"])
+        status: Status = "WARN" if small else "FAIL"
+        return UnevenMeans(most, CheckResult(status, message, rank, None, update.number, event["place"]))
     return None
 
 
@@ -262,7 +269,7 @@ def _summary(update: Update) -> str:
         of_parts = list(reduced([event for _, event in of_line]))
         if of_parts:
             terms, number = sum(part["terms"] for part in of_parts[0]), len(of_parts[0])
-            message = f"{terms:g} terms in {number} losses of an update"
+            message = f"{terms:g} terms in {plural(number, 'backward')} of an update ({line_of(of_line)})"
             if len(of_parts) > 1:
                 return f"{message}, in {len(of_parts)} parts with the same divisors on all ranks"
             return f"{message}, each divided by {of_parts[0][0]['divisor']:g}"

@@ -37,7 +37,12 @@ export function install(app, tracker, Widget, executed) {
 // Outputs are stored, so a notebook looks run when its kernel is new. A line says so until the first cell has run.
 function announce(panel, app, Widget, executed) {
   const above = made('button', {type: 'button', textContent: 'Run All Above Selected Cell'});
-  above.onclick = () => app.commands.execute('notebook:run-all-above');
+  above.onclick = () => {
+    const notebook = panel.content, begins = notebook.widgets.findIndex(one => one.model.type === 'code');
+    if (notebook.activeCellIndex > begins) return app.commands.execute('notebook:run-all-above');
+    notebook.activeCellIndex = begins; // nothing is above: run the first code
+    return app.commands.execute('notebook:run-cell-and-select-next');
+  };
   const node = made('div', {className: 'dpbook-new-kernel'}, 'This kernel has run nothing yet. Run from the top:', above);
   node.setAttribute('role', 'status');
   const line = new Widget({node}), context = panel.sessionContext;
