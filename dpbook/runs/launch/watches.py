@@ -158,7 +158,8 @@ class MemoryWatch:
         kills = _oom_kills()
         if kills is None or self._oom_kills is None:
             return line
-        return f"{line}; processes killed by the kernel's OOM killer meanwhile: {kills - self._oom_kills}"
+        killed = kills - self._oom_kills
+        return f"{line}; the kernel's OOM killer killed {killed or 'none'} of the machine's processes"
 
 
 def _memory(process: int, table: ProcessTable) -> RankMemory | None:

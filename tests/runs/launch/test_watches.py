@@ -139,7 +139,7 @@ def test_the_kernels_count_of_oom_kills_is_reported(rank, monkeypatch):
     monkeypatch.setattr(watches, "_oom_kills", lambda: next(counts))
     watch = MemoryWatch(rank.folder, range(3))
     watch.sample()
-    assert watch.summary().endswith("; processes killed by the kernel's OOM killer meanwhile: 2")
+    assert watch.summary().endswith("; the kernel's OOM killer killed 2 of the machine's processes")
 
 
 def test_without_a_sample_nothing_is_reported(tmp_path):
