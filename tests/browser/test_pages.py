@@ -191,7 +191,7 @@ def test_search_finds_a_section(open_page):
     ("question", "heading"),
     [
         ("why is my DDP slow", "It is slow"),  # small words do not count
-        ("hang", "It hangs"),  # and not "changes"
+        ("hang", "It fails or hangs"),  # and not "changes"
         ("allreduce", "05 · All-reduce"),
         ("deadlock", "deadlock"),  # the glossary's entry
         ("set_epoch", "A new order in every epoch"),
