@@ -40,16 +40,14 @@ def _only_added(answer: Answer, rng: np.random.Generator) -> None:
 
 def _possible_sums(terms: Array) -> Array:
     """Return all float32 sums (orders, size) of terms (world, size): 3, 15, 105 orders for 3, 4, 5 ranks."""
-    first, *others = terms
-    if not others:
-        return terms
-    found = []
-    for chosen in range(2 ** len(others) - 1):  # the others that are added to the first, before the rest is
-        left = [first, *(other for k, other in enumerate(others) if chosen >> k & 1)]
-        right = [other for k, other in enumerate(others) if not chosen >> k & 1]
-        pairs = _possible_sums(np.stack(left))[:, None] + _possible_sums(np.stack(right))[None]
-        found.append(pairs.reshape(-1, terms.shape[1]))
-    return np.concatenate(found)
+    sums = {1 << rank: term[None] for rank, term in enumerate(terms)}  # of the ranks whose bits are set
+    for ranks in range(1, 2 ** len(terms)):
+        if ranks not in sums:
+            first = ranks & -ranks  # its part comes first: the other way round is the same sum
+            parts = [part for part in range(first, ranks) if part & ranks == part and part & first]
+            found = [sums[part][:, None] + sums[ranks - part][None] for part in parts]
+            sums[ranks] = np.concatenate([pairs.reshape(-1, terms.shape[1]) for pairs in found])
+    return sums[2 ** len(terms) - 1]
 
 
 def right_sum(answer: Answer, rng: np.random.Generator) -> None:

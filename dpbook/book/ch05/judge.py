@@ -189,7 +189,7 @@ def ownership(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int]
     list(_owning(answer, sizes))
 
 
-owners = partial(ownership, sizes=lambda world: [world, 12 * world])
+owners = partial(ownership, sizes=lambda world: [12 * world])
 owners_of_any_size = partial(ownership, sizes=lambda world: [1, 3 * world + 2])
 
 

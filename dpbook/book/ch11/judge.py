@@ -203,11 +203,9 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     """
     _judge_alone(answer, [Loop.draw(rng, 1, int(rng.integers(2, 5)))])
     answer.renew()
-    drawn = [Loop.draw(rng, PROCESSES, accumulation) for accumulation in (1, int(rng.integers(2, 5)))]
-    given, where = [loop.trial for loop in drawn], "three real processes"
-    results = call(answer, given, through=_in_processes, seconds=math.inf, where=where)
-    for loop, ranks in zip(drawn, results, strict=True):
-        _judge(loop, ranks, str(loop))
+    loop = Loop.draw(rng, PROCESSES, int(rng.integers(2, 5)))
+    (ranks,) = call(answer, [loop.trial], through=_in_processes, seconds=math.inf, where="three real processes")
+    _judge(loop, ranks, str(loop))
     return "three processes train as one with the big batch"
 
 

@@ -6,6 +6,7 @@ A value that is then read before its kernel has ended is read too early.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -91,19 +92,23 @@ FIXED: tuple[tuple[Line, ...], ...] = (
 """The fewest lines that show each rule, and each of the known mistakes."""
 
 
+KINDS = {"kernel": 0.35, "record": 0.22, "wait": 0.28, "synchronize": 0.08, "read": 0.07}
+"""Shares of the kinds of lines in a program that is drawn."""
+
+
 def _drawn(rng: np.random.Generator, lines: int) -> tuple[Line, ...]:
     """Draw a program on three streams, in which each value is written once, and read later if at all."""
     program: list[Line] = []
     written: list[str] = []
-    for number in range(lines):
-        stream, event = str(rng.choice(["a", "b", "c"])), str(rng.choice(["e", "f"]))
-        kind = str(rng.choice(["kernel", "record", "wait", "synchronize", "read"], p=[0.35, 0.22, 0.28, 0.08, 0.07]))
+    kinds = rng.choice(list(KINDS), lines, p=list(KINDS.values())).tolist()
+    streams, events = rng.choice(list("abc"), lines).tolist(), rng.choice(list("ef"), lines).tolist()
+    for number, (kind, stream, event) in enumerate(zip(kinds, streams, events, strict=True)):
         if kind == "kernel":
-            reads = rng.choice(written, min(len(written), int(rng.integers(0, 3))), replace=False).tolist()
+            reads = rng.permutation(written)[: rng.integers(0, 3)].tolist()
             program.append((kind, stream, f"v{number}", reads))
             written.append(f"v{number}")
         elif kind == "read" and written:
-            program.append((kind, str(rng.choice(written))))
+            program.append((kind, written[rng.integers(len(written))]))
         elif kind == "synchronize":
             program.append((kind, stream))
         elif kind != "read":
@@ -113,8 +118,8 @@ def _drawn(rng: np.random.Generator, lines: int) -> tuple[Line, ...]:
 
 def judge_programs(answer: Answer, rng: np.random.Generator, *, early: bool) -> str:
     """Try programs that read a value too early, or programs that never do, behind one that does."""
-    programs = [*FIXED, *(_drawn(rng, lines) for lines in rng.integers(4, 16, 300).tolist())]
-    tried = [program for program in programs if (first_early_read(program) is not None) == early][:100]
+    programs = chain(FIXED, (_drawn(rng, lines) for lines in rng.integers(4, 16, 300).tolist()))
+    tried = list(islice((program for program in programs if (first_early_read(program) is not None) == early), 100))
     tried = tried if early else [FIXED[1], *tried]
     for program in tried:
         got, right = call(answer, list(program), unchanged=True), first_early_read(program)

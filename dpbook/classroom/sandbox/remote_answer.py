@@ -30,7 +30,7 @@ from dpbook.classroom.tasks.call_limit import AFTER_TIMEOUT
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
 
 LOAD_SECONDS = 4.0
-HURRIED = {False: 1 / 16, True: 1 / 4}
+HURRIED = {False: 1 / 16, True: 1 / 8}
 """Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
 HURRIED_MOST = 2.0
 """Seconds that it has at most, where a task gives more than most do."""

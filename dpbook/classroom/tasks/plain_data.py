@@ -22,7 +22,7 @@ TOO_LARGE = f"a value of more than {MAX_ITEMS:,} items, or nested more than {MAX
 
 _array, _argwhere, _errstate, _ndarray = np.array, np.argwhere, np.errstate, np.ndarray
 _equal, _not_equal, _less_equal, _subtract, _absolute = np.equal, np.not_equal, np.less_equal, np.subtract, np.absolute
-_or, _and, _not = np.logical_or, np.logical_and, np.logical_not
+_or, _and, _not, _all = np.logical_or, np.logical_and, np.logical_not, np.all
 _SCALARS = frozenset(scalar for scalar in np.sctypeDict.values() if np.dtype(scalar).kind in "biufc")
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)})
 _BASES = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
@@ -145,10 +145,10 @@ def _array_difference(expected: NDArray[Any], got: Any, bound: Any, axes: Sequen
             wide = "complex128" if expected.dtype.kind == "c" else "float64"
             error = _absolute(_subtract(expected.astype(wide), got.astype(wide)))
             agrees = _or(agrees, _less_equal(error, bound))
+    if _all(agrees):
+        return None
     disagrees = _not(agrees)
     wrong = _argwhere(disagrees)
-    if not len(wrong):
-        return None
     index = tuple(wrong[0].tolist())
     unnamed = [("element", index[0] if len(index) == 1 else index)]
     named = zip(axes, index, strict=True) if len(axes) == len(index) else unnamed
