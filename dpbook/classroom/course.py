@@ -13,7 +13,7 @@ from dpbook.core import DpbookError, checkout, write_atomically
 HEADING = re.compile(r"## (\d\d\.\d+) ")
 BEGIN = re.compile(r"(exercise\(\d+, globals\(\))\)")
 ANSWER = re.compile(
-    r"(?P<stub>### BEGIN SOLUTION\n(?:### STUB: .*\n)*).*?(?=^### END SOLUTION)", re.DOTALL | re.MULTILINE
+    r"(?P<stub>### BEGIN SOLUTION\n(?:### STUB: [^\n]*\n)*).*?(?=^### END SOLUTION)", re.DOTALL | re.MULTILINE
 )
 
 

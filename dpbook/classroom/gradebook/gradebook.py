@@ -170,7 +170,9 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
     titles = _titles(form, roster)
     lines: list[list[str | int]] = [[*titles, *columns]]
     if form != "moodle":
-        lines.append([f"    {_POSSIBLE}", *[""] * (len(titles) - 1), *columns.values()])
+        whole = sum(number for title, number in columns.items() if _is_task(title))
+        others = [whole if title == "Total" else "" for title in titles[1:]]
+        lines.append([f"    {_POSSIBLE}", *others, *columns.values()])
     by_name = sorted(zip(submissions, rows, strict=True), key=lambda pair: sort_key(pair[0].name))
     for submission, row in by_name:
         points = _points(submission)
@@ -216,7 +218,12 @@ def _columns(marks: Marks) -> Points:
 
 def _order(title: str) -> tuple[str, bool, int]:
     number = title.partition(" ")[0]
-    return number[:2], "." not in number, int(number[3:] or 0)
+    return number[:2], not _is_task(title), int(number[3:] or 0)
+
+
+def _is_task(title: str) -> bool:
+    """Whether a column is a task's, and not of words, which a person marks and no total contains."""
+    return "." in title.partition(" ")[0]
 
 
 def _points(submission: SubmissionMarks) -> Points:

@@ -78,19 +78,24 @@ def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
         for exercise in one.exercises:
             yield from ((one.name, exercise.file, remark) for remark in exercise.remarks)
             for task in exercise.tasks:
-                yield from ((one.name, task.task, remark) for remark in (*task.remarks, *_attempts(task)))
+                yield from ((one.name, task.task, remark) for remark in (*task.remarks, *_stopped(task)))
 
 
-REFUSED = ("PermissionError", "Operation not permitted", "its process has ended")
-"""Parts of what comes of an answer that tries what its process may not do."""
+STOPPED = {
+    "it tried what an answer may not do, or ended its process":
+        ("PermissionError", "Operation not permitted", "its process has ended"),
+    "its text is not Python": ("SyntaxError", "IndentationError", "TabError"),
+}  # fmt: skip
+"""Remarks on answers that were stopped, each with parts of what came of them."""
 
 
-def _attempts(task: TaskMarks) -> Iterator[str]:
-    """Yield a remark on an answer that tried what it may not do, or ended its process."""
-    for case in task.report.cases if task.report else ():
-        if any(each in case.got for each in REFUSED):
-            yield f"it tried what an answer may not do, or ended its process: {one_line(case.got)}"
-            return
+def _stopped(task: TaskMarks) -> Iterator[str]:
+    """Yield a remark on an answer that no check could judge, or that tried what it may not do."""
+    for remark, parts in STOPPED.items():
+        came = (case.got for case in (task.report.cases if task.report else ()))
+        found = next((got for got in came if any(part in got for part in parts)), None)
+        if found is not None:
+            yield f"{remark}: {one_line(found)}"
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dpbook.book.ch05 import broken_ring
 from dpbook.classroom import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.classroom import check as check_here
 from dpbook.classroom.course import of_course, varying, write_course
-from dpbook.classroom.tasks.notebook_cells import learners, read, source
+from dpbook.classroom.tasks.notebook_cells import learners, mark, read, source
 from dpbook.collectives import tree
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
@@ -166,6 +166,13 @@ def test_a_notebook_differs_in_the_setup_and_in_the_tasks_that_vary_alone(chapte
         answer = repr(NUMBERS[name].answer(NUMBERS[name].of(3)))
         assert any(answer in source(cell) for cell in made["cells"])
         assert not any(answer in source(cell) for cell in learner["cells"])
+
+
+@each("name", sorted(NUMBERS))
+def test_a_solution_has_the_answer_of_the_course_alone(name):
+    made = of_course(read(SOLUTIONS[name[:2]]), 3, NUMBERS)
+    (answer,) = (source(cell) for cell in made["cells"] if mark(cell).get("grade_id") == task(name).answer_cell)
+    assert len(re.findall(rf"^{task(name).answer} = ", answer, re.MULTILINE)) == 1
 
 
 def test_no_picture_of_the_books_fault_is_left_in_a_course():

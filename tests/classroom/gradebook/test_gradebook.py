@@ -258,6 +258,21 @@ def test_an_answer_that_tried_to_break_out_is_reported():
     assert "/etc/passwd" in page
 
 
+def test_an_answer_that_is_not_python_is_reported():
+    case = Case("easy", 2, False, got="IndentationError: unexpected indent (<answer-01-1>, line 3)")
+    tasks = (TaskMarks("01.1", "First", 2, Report("01.1", "First", (case, case))),)
+    one = SubmissionMarks("eve", (ExerciseMarks("01.ipynb", 1, tasks),))
+    page = pages.whole_class(Marks((one, submission("anna")), 1), ["1.html", "2.html"])
+    assert page.count("its text is not Python: IndentationError") == 1
+
+
+def test_the_total_has_possible_points_too():
+    """Words are in no total: a person marks them."""
+    head, possible, anna = lines(spreadsheet(marks("anna"), "plain")[0])
+    total = head.index("Total")
+    assert (possible[total], anna[total]) == ("7", "2")
+
+
 def test_a_rubric_gives_the_points_that_the_learner_is_promised():
     asked = {}
     for chapter in range(1, 17):
