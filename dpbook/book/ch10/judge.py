@@ -12,6 +12,7 @@ from dpbook.book.ch10 import trials
 from dpbook.book.ch10.trials import Chain
 from dpbook.book.ch10.wires import Wire, WireEnd, in_threads
 from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, of_all_checks, where_apart
+from dpbook.classroom.tasks.plain_data import difference
 from dpbook.core import plural
 from dpbook.ranks import start
 
@@ -63,14 +64,21 @@ def _run(answer: Answer, kind: str, chain: Chain, where: str) -> list[dict[str, 
     return ranks
 
 
+RANKS_DIFFER = "The ranks differ. Do all start from rank 0's parameters, and is each gradient the mean over the ranks?"
+RANKS_AGREE = "The ranks agree, but not with the big batch. Are their buffers rank 0's, and is each gradient the mean?"
+
+
 def _judge_states(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
     """Check that all ranks have the big batch's parameters after every step, with equal bits."""
     for step, expected in enumerate(chain.states()):
         place = f"{where}, after step {step + 1}"
+        differ = any(difference(ranks[0]["states"][step], result["states"][step]) for result in ranks)
+        why = RANKS_DIFFER if differ else RANKS_AGREE
         for rank, result in enumerate(ranks):
             for name, right, value in zip(_names(chain), expected, result["states"][step], strict=True):
-                expect_close(right, value, BOUND, f"{place}, rank {rank}, {name}")
-        for rank, result in enumerate(ranks):
+                mistakes = {why: value} if chain.world > 1 else {}
+                expect_close(right, value, BOUND, f"{place}, rank {rank}, {name}", mistakes=mistakes)
+        for rank, result in enumerate(ranks if differ else ()):
             expect_equal(ranks[0]["states"][step], result["states"][step], f"{place}, rank {rank} against rank 0")
 
 

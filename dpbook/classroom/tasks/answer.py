@@ -254,7 +254,8 @@ def check_unchanged(before: Sequence[Any], after: Sequence[Any]) -> None:
     for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
         change = difference(was, now)
         if change is not None:
-            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
+            expected = f"argument {number} left as it was: {change.expected}"
+            raise Wrong(expected, change.got, change.where, why="The caller may still need its own values.")
 
 
 def call(
