@@ -40,9 +40,8 @@ def _only_added(answer: Answer, rng: np.random.Generator) -> None:
 
 def _possible_sums(terms: Array) -> Array:
     """Return all float32 sums (orders, size) of terms (world, size): 3, 15, 105 orders for 3, 4, 5 ranks."""
-    sums: dict[int, Array] = {
-        1 << rank: term[None] for rank, term in enumerate(terms)
-    }  # of the ranks whose bits are set
+    # by the ranks that are added, each a bit
+    sums: dict[int, Array] = {1 << rank: term[None] for rank, term in enumerate(terms)}
     for ranks in range(1, 2 ** len(terms)):
         if ranks not in sums:
             first = ranks & -ranks  # its part comes first: the other way round is the same sum
