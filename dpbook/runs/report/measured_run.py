@@ -215,13 +215,21 @@ class MeasuredRun:
         nbytes, seconds = zip(*self.sums, strict=True)
         if len(set(nbytes)) < 2:
             return f"all sums of gradients have {nbytes[0]:,} bytes, so latency and bandwidth cannot be told apart"
-        return fit(nbytes, seconds).model
+        line = fit(nbytes, seconds).model
+        fitted, measured = sum(map(line, nbytes)), sum(seconds)
+        if not measured / 2 <= fitted <= 2 * measured:  # calls of threads that work at once have no times of their own
+            return (
+                f"the messages' times fit no link: those of a step would take {milliseconds(fitted)} over it, and took "
+                f"{milliseconds(measured)}"
+            )
+        return line
 
     @property
     def price_of_same_messages(self) -> AlphaBeta | str:
-        """Price of a step that sends the same messages: `price`, or their measured time if they all have one size."""
-        if isinstance(self.price, str) and len({nbytes for nbytes, _ in self.sums}) == 1:
-            return AlphaBeta(median(seconds for _, seconds in self.sums), 0.0)
+        """Price of a step that sends the same messages: `price`, or the bandwidth at which they took their time."""
+        if isinstance(self.price, str) and self.sums:
+            nbytes, seconds = (sum(each) for each in zip(*self.sums, strict=True))
+            return AlphaBeta(0.0, seconds / nbytes)
         return self.price
 
     @property

@@ -29,7 +29,7 @@ from dpbook.runs.report.advice import LEAST_GAIN
 from dpbook.runs.report.measured_run import MeasuredRun
 from dpbook.runs.report.run_summary import WARMUP_STEPS, Summary, load_baseline, summarise
 from dpbook.runs.report.script_report import DATA_FILE, ScriptReport, read_report
-from dpbook.runs.report.verdicts import largest_loss, not_forecast, rows, sentences
+from dpbook.runs.report.verdicts import not_forecast, rows, sentences
 from dpbook.runs.trainer import metrics
 from dpbook.runs.watching import PARTS, number_of_journals
 
@@ -159,9 +159,7 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     """Return the picture of the update of median duration on each rank, above the simulated step."""
     measured = run.timeline
     drawn = {f"rank {rank}": _as_rank_0(measured, rank) for rank in measured.ranks[:MOST_DRAWN]}
-    words, seconds = largest_loss(run)
-    title = f"{milliseconds(seconds)} of {milliseconds(run.step)} are {words}"
-    notes = []
+    title, notes = f"The update of median duration (median step: {milliseconds(run.step)})", []
     if len(measured.ranks) > MOST_DRAWN:
         notes.append(f"The first {MOST_DRAWN} of {len(measured.ranks)} ranks are drawn.")
     if not isinstance(report.inputs, str) and (simulated := report.simulated) is not None:
@@ -169,8 +167,8 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
         other = report.inputs[0].other
         whole = simulated.duration + other
         notes.append(
-            f"The simulated step takes {milliseconds(whole)}, {whole / run.step - 1:+.0%} beside the measured one; "
-            f"{milliseconds(other)} of it, outside of forward, backward and optimizer, are not drawn."
+            f"The simulated step takes {milliseconds(whole)}: {milliseconds(simulated.duration)} that are drawn, and "
+            f"{milliseconds(other)} outside of forward, backward and optimizer. That is {_beside(whole, run.step)}."
         )
     elif run.world > 1:
         notes.append(f"Simulated step: not measured: {report.inputs}.")
@@ -181,9 +179,14 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     return {"picture": figures.draw_timelines(drawn, title), "notes": notes}
 
 
+def _beside(simulated: float, measured: float) -> str:
+    return f"{abs(simulated / measured - 1):.0%} {'more' if simulated > measured else 'less'} than was measured"
+
+
 def _as_rank_0(timeline: Timeline, rank: int) -> Timeline:
-    """Return the timeline of one rank under the number 0, as a picture shows the same rank of several timelines."""
-    return Timeline(tuple(span._replace(rank=0) for span in timeline.of(rank).spans), timeline.window)
+    """Return a rank's timeline to the end of its own update, with the number 0 that all timelines of a picture have."""
+    spans = tuple(span._replace(rank=0) for span in timeline.of(rank).spans)
+    return Timeline(spans, (0.0, max((span.end for span in spans), default=timeline.duration)))
 
 
 def _what_if(report: ScriptReport) -> Iterator[tuple[str, ...]]:

@@ -38,6 +38,14 @@ def test_times_that_differ_by_noise_alone_fit_no_link(tmp_path):
     assert run.price.startswith(("the messages' times fit no link", "large messages took no longer"))
 
 
+def test_calls_that_end_together_have_one_bandwidth(tmp_path):
+    """1 MB took a third of 100 ms, and 3 MB were there 0.1 ms later: gloo's threads carried both at once."""
+    run = measured(tmp_path, *[EVEN | {"summing": 1e-4}] * 2)
+    assert isinstance(run.price, str)
+    assert run.price.startswith("the messages' times fit no link: those of a step would take")
+    assert run.price_of_same_messages(4_000_000) == pytest.approx(0.1 / 3 + 1e-4)
+
+
 @pytest.mark.parametrize(("workers", "needed"), [(0, 2), (1, 3), (2, 5)])
 def test_a_slow_loader_needs_as_many_workers_as_load_beside_the_rest(tmp_path, workers, needed):
     """A step of 240 ms waits for 130. Without a worker that is all of the loading, else each has loaded for 240."""
