@@ -25,7 +25,7 @@ A cell tagged ``setup`` calls ``exercise(5, globals())``, so that a check cell s
 was not run.
 
 An argument in words belongs to no task: its markdown cell ``words-05-1`` is a solution, graded, not locked, and has
-points, which a person gives.
+points, marked by a person.
 """
 
 import ast

@@ -149,7 +149,7 @@ def _mistakes_text(numbers: tuple[int, int, int]) -> list[str]:
         f"{examples:,} examples, {ranks} ranks, local batches of {batch}. Each rank reads a {part} of",
         f"is rank 0 of {world}",
         f"takes its {part}",
-        f"a step's {world * batch} hold",
+        f"of a step's {world * batch} examples",
         f"Sampler({examples:_}, {world}, ",
         f"range({world})",
         f"feed(samplers, {examples:_}, batch={batch},",

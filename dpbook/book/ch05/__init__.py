@@ -66,7 +66,7 @@ def draw_family() -> Picture:
     changes = " ".join(
         f"{name}: {_in_words(before)} becomes {_in_words(after)}." for name, (before, after) in FAMILY.items()
     )
-    names = f"{', '.join(FAMILY)}, and barrier, where every rank waits until all have come."
+    names = f"{', '.join(FAMILY)}, and barrier, where every rank waits until all have arrived."
     return card.picture(TOP + 3 * PANEL_HEIGHT + 4, names, changes)
 
 

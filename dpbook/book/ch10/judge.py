@@ -12,7 +12,6 @@ from dpbook.book.ch10 import trials
 from dpbook.book.ch10.trials import Chain
 from dpbook.book.ch10.wires import Wire, WireEnd, in_threads
 from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, of_all_checks, where_apart
-from dpbook.classroom.tasks.plain_data import difference
 from dpbook.core import plural
 from dpbook.ranks import start
 
@@ -72,7 +71,8 @@ def _judge_states(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> 
     """Check that all ranks have the big batch's parameters after every step, with equal bits."""
     for step, expected in enumerate(chain.states()):
         place = f"{where}, after step {step + 1}"
-        differ = any(difference(ranks[0]["states"][step], result["states"][step]) for result in ranks)
+        pairs = (zip(ranks[0]["states"][step], result["states"][step], strict=True) for result in ranks)
+        differ = not all(np.array_equal(first, own) for of_rank in pairs for first, own in of_rank)
         why = RANKS_DIFFER if differ else RANKS_AGREE
         for rank, result in enumerate(ranks):
             for name, right, value in zip(_names(chain), expected, result["states"][step], strict=True):

@@ -191,7 +191,7 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
     if exercise.in_words:
         points = f"up to {exercise.in_words}" if exercise.given is None else f"{exercise.given} of {exercise.in_words}"
-        yield f"    and {points} for an argument in words, which a person gives"
+        yield f"    and {points} for an argument in words, marked by a person"
 
 
 def _class(marks: Marks) -> Iterator[str]:

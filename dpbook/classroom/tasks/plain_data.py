@@ -153,7 +153,7 @@ def _array_difference(expected: NDArray[Any], got: Any, bound: Any, axes: Sequen
     unnamed = [("element", index[0] if len(index) == 1 else index)]
     named = zip(axes, index, strict=True) if len(axes) == len(index) else unnamed
     place = ", ".join(f"{axis} {position}" for axis, position in named)
-    where = f"{place}: {expected[index].item()!r} expected, {got[index].item()!r} came; "
+    where = f"{place}: {expected[index].item()!r} expected, {got[index].item()!r} got; "
     where += f"{len(wrong)} of {expected.size} elements are wrong"
     if expected.ndim == 2 and len(expected) > 1:
         name = axes[0] if len(axes) == 2 else "row"

@@ -290,7 +290,7 @@ class Case:
             rows = (
                 ("call", self.call),
                 ("expected", self.expected),
-                ("came", self.got),
+                ("got", self.got),
                 ("where", self.where),
                 ("why", self.why),
             )

@@ -140,7 +140,9 @@ def topology_for(network: Network, world: int) -> Topology:
 def _check_bandwidth(bandwidth: float, read: str, meant: str) -> None:
     if not LEAST_BANDWIDTH <= bandwidth <= MOST_BANDWIDTH:
         limits = f"{in_words(LEAST_BANDWIDTH, 'B')}/s to {in_words(MOST_BANDWIDTH, 'B')}/s"
-        raise UnitsError(f"bandwidth was read as {read}, but no link of a rank is outside {limits}; meant was {meant}?")
+        raise UnitsError(
+            f"bandwidth was read as {read}, but no link of a rank is outside {limits}. Did you mean {meant}?"
+        )
 
 
 def _meant(bandwidth: float) -> str:
@@ -162,6 +164,6 @@ def _check_latency(latency: float) -> None:
     else:
         meant = "a time that is not negative"
     raise UnitsError(
-        f"latency was read as {latency:g} seconds, but that of a link lies from 0 to {MOST_LATENCY:g} s; "
-        f"meant was {meant}?"
+        f"latency was read as {latency:g} seconds, but that of a link lies from 0 to {MOST_LATENCY:g} s. "
+        f"Did you mean {meant}?"
     )

@@ -244,7 +244,7 @@ def test_marks_are_plain_values_for_other_reports():
     messages = json.loads(json.dumps(marks().as_json()))
     (first, second) = messages["submissions"][0]["exercises"][0]["tasks"]
     assert (first["points"], first["possible"], first["judged_together"]) == (1, 3, True)
-    assert first["checks"][1] == {"name": "b", "points": 2, "passed": False, "expected": "4", "came": "5\n6"}
+    assert first["checks"][1] == {"name": "b", "points": 2, "passed": False, "expected": "4", "got": "5\n6"}
     assert second["reason"] == "the cell is missing"
     assert (marks().full, marks(3).full) == (False, True)
 

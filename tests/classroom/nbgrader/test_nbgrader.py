@@ -193,7 +193,7 @@ def feedback_is_the_report_and_has_no_hidden_test(course):
 
 def feedback_says_what_was_expected_what_came_and_what_was_odd(course):
     page = feedback(course, 1, "partial")
-    for said in (">expected<", ">came<", ">why<", "must not be averaged away."):
+    for said in (">expected<", ">got<", ">why<", "must not be averaged away."):
         assert said in page
     assert "2 cells are marked as the answer to 01.2" in feedback(course, 1, "twice")
     assert "the cell answer-01-2 is missing" in feedback(course, 1, "deleted")

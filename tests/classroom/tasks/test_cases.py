@@ -17,7 +17,7 @@ TEXT = """\
   ✓ rounds (2 points): 6 rounds, at par
   ✗ sums (1 point)
       expected: [1111]
-      came:     [1211]
+      got:      [1211]
       where:    rank 0, element 0
       why:      A double count.
   printed by your code:

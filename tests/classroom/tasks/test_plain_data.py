@@ -171,7 +171,7 @@ def test_what_is_the_same_in_another_form(expected, got):
 
 def test_a_place_in_nested_data_is_named():
     found = difference({"a": [1, np.zeros(3)]}, {"a": [1, np.array([0, 0, 1.0])]})
-    assert found.where.startswith("'a', item 1, element 2: 0.0 expected, 1.0 came")
+    assert found.where.startswith("'a', item 1, element 2: 0.0 expected, 1.0 got")
 
 
 def test_a_numpy_scalar_that_is_expected_is_a_plain_number():
