@@ -4,7 +4,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -203,7 +203,7 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     """
     _judge_alone(answer, [Loop.draw(rng, 1, int(rng.integers(2, 5)))])
     answer.renew()
-    loop = Loop.draw(rng, PROCESSES, int(rng.integers(2, 5)))
+    loop = replace(Loop.draw(rng, PROCESSES, int(rng.integers(2, 4))), epochs=2)
     (ranks,) = call(answer, [loop.trial], through=_in_processes, seconds=math.inf, where="three real processes")
     _judge(loop, ranks, str(loop))
     return "three processes train as one with the big batch"
