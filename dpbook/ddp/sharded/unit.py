@@ -20,7 +20,7 @@ class HiddenParameter:
         )  # fmt: skip
         self._message = (
             f"{name} is used outside its unit, {unit or 'the whole module'}, where its values are not there: "
-            "let a unit that contains all who use it have it, or call it through the forward of its unit"
+            "put it into a unit that contains all modules that use it, or call it through the forward of its unit"
         )
 
     def __getattr__(self, name: str) -> NoReturn:
