@@ -227,6 +227,7 @@ def draw(seconds):
 Explorer(draw, [Knob("seconds", "seconds", {"0": 0, "0.1": 0.1, "100": 100})])"""
 
 
+@pytest.mark.proof
 def test_a_slow_drawing_is_waited_for_in_its_notebook_alone_and_until_it_is_interrupted(run):
     notebook = run(OWN)
     a_view_of_the_output_alone_says_where_the_knobs_turn(notebook)

@@ -88,7 +88,7 @@ def test_pages_fit_the_window_and_show_no_error(open_page, built, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{place} at {width}"
 
 
-@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (1440, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [pytest.param(390, "light", marks=pytest.mark.proof), (1440, "dark")])
 def test_some_pages_have_no_serious_violation_of_accessibility(open_page, theme, width):
     for place in SOME:
         page = open_page(place, width, theme, bypass_csp=True)

@@ -52,6 +52,7 @@ def test_a_chapter_is_set_in_one_column_and_nothing_in_it_scrolls(resize, open_n
     assert prose.evaluate("p => getComputedStyle(p).fontSize") == "16px"
 
 
+@pytest.mark.proof
 def test_a_narrow_window_has_no_scrollbars_inside_and_no_file_browser_beside(resize, open_notebook):
     notebook = open_notebook("chapters/13_scaling_wall.ipynb")
     resize(900)

@@ -33,7 +33,7 @@ def turn(page, key, place):
     expect(page.locator(".slide.here")).to_have_id(f"s{place}")
 
 
-@pytest.mark.parametrize("name", ["00", "05", "13"])
+@pytest.mark.parametrize("name", ["00", "05", pytest.param("13", marks=pytest.mark.proof)])
 def test_no_slide_is_cut_off_and_each_prints_on_a_page(page, name, tmp_path):
     asked = []
     page.on("request", lambda request: asked.append(request.url))
