@@ -98,6 +98,7 @@ processes = pytest.mark.processes
 
 
 @processes
+@pytest.mark.proof
 def test_a_report_beside_one_process(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     ended = launch(tmp_path, "--report", "--alone", "train.py", "8", "-1")
