@@ -1,12 +1,13 @@
 """Length of a replayed gradient: is it that of a mean over the big batch, or N times as long or too short?"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dpbook.core import listed
 from dpbook.replicas import Array
-from dpbook.runs.audit.checks.means import WrittenLength, written_lengths
+from dpbook.runs.audit.checks.means import WrittenLength, usual_micro_batches, written_lengths, wrong_length
 from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.audit.replay_gradients import ReplayGradients
@@ -46,13 +47,13 @@ def judge_length(
         known = (line.total, line.by_examples) if length == 1 or line.even else ()
         return any(abs(factor * value - length) < near * length for value in known)
 
-    backwards = update.of("backward")[0]
-    place = backwards[-1]["place"] if backwards else None
+    wrong = wrong_length(update, world, usual_micro_batches(run))
+    if wrong and clipped:
+        return untested(f"its length before clipping is not known; {wrong.result.message}; {agreement}")
+    if wrong and abs(factor * wrong.length - 1) >= near:
+        return replace(wrong.result, message=f"{wrong.result.message}; {agreement}")
     if any(times(1, each) or any(abs(factor * part - 1) < near for part in each.parts) for each in written):
         return passed(agreement)
-    if micro > 1 and written and all(each.means and times(micro, each) for each in written):
-        message = f"it is {micro} times as long: the means of its {micro} micro-batches are added; {agreement}"
-        return CheckResult("WARN", message, update=update.number, place=place)
     sums = all(not each.means and set(each.divisors) == {1.0} for each in written)
     for length, words in ((world, f"{world} times as long"), (1 / world, f"{world} times too short")):
         if world > 1 and written and all(times(length, each) for each in written):

@@ -225,9 +225,10 @@ def _row(whole: MeasuredStep, link: Connection, world: int, stage: int) -> Forec
         current = step = simulate_buckets(measured, link.price(world), *bucket_limits(measured))
         cap, as_it_is = 0, measured.other + current.duration
         best = sweep_caps(measured, link.price(world))
-        if current.duration > EQUIVALENT_RATIO * best.duration:
-            cap = largest_good_cap(best)
-            step = simulate_buckets(measured, link.price(world), cap, cap)
+        good = largest_good_cap(best)
+        other = simulate_buckets(measured, link.price(world), good, good)
+        if as_it_is > EQUIVALENT_RATIO * (measured.other + other.duration):
+            cap, step = good, other
     seconds = measured.other + step.duration
     batches = 1 if whole.divided else world  # of the measured size, in a step
     return ForecastRow(link.name, world, stage, seconds, step.exposed(), batches * whole.alone / seconds, cap, as_it_is)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpbook.collectives import AlphaBeta
 from dpbook.core import bytes_in_words, in_binary, milliseconds
-from dpbook.overlap import CAP, FIRST_CAP, MIB, Price, plan, tensors_of
+from dpbook.overlap import CAP, FIRST_CAP, MIB, Price, Tensor, plan, tensors_of
 from dpbook.runs.forecast import (
     MeasuredStep,
     bucket_limits,
@@ -19,7 +19,7 @@ from dpbook.runs.forecast import (
     simulate_buckets,
     sweep_caps,
 )
-from dpbook.runs.report.measured_run import MeasuredRun
+from dpbook.runs.report.measured_run import SMALL_SHARE, MeasuredRun
 from dpbook.runs.watching import BUFFERS, Call, UpdateOnRank
 
 LEAST_GAIN = 0.02
@@ -30,7 +30,7 @@ RARELY = 10
 SMALL_BYTES = 1024
 """Size of a message up to which it may be one for a log."""
 HANDOVER_SECONDS = 2e-3
-"""Wait for a loader up to which a worker, which hands batches from process to process, may not help."""
+"""Wait for a batch up to which a worker, which hands batches from process to process, may not help."""
 REACH = 2.0
 """Factor by which a simulated message may be larger or smaller than all that were measured."""
 SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
@@ -166,7 +166,8 @@ def _load_ahead(run: MeasuredRun) -> Iterator[Advice | str]:
     """Batches that workers load ahead cost a step nothing if they load one in the time of the rest of the step."""
     stall = float(run.parts["loader"].max())
     rest = run.step - stall
-    if run.workers is None or rest <= 0 or stall <= max(LEAST_GAIN * run.step, HANDOVER_SECONDS):
+    batches = max(float(np.mean([len(ranks[rank].loader) for ranks in run.updates])) for rank in range(run.world))
+    if run.workers is None or rest <= 0 or stall <= max(LEAST_GAIN * run.step, HANDOVER_SECONDS * batches):
         return
     loading = run.step * run.workers if run.workers else stall
     needed = ceil(loading / rest)
@@ -200,12 +201,27 @@ def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _shard_the_optimizer(run: MeasuredRun) -> Iterator[Advice | str]:
-    """Each rank updates a part of the weights and sends it to the others, which takes half of an all-reduce."""
+    """Each rank updates some of the tensors and broadcasts each, which takes half of an all-reduce."""
     now = None if {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]} else _with_buckets(run)
-    if now:
-        gain = run.mean("optimizer") * (1 - 1 / run.world) - now.price(run.gradient_bytes) / 2
+    if now and run.model["device"] != "cpu":  # the cores that update also carry the broadcasts
+        sizes = sorted((Tensor(**each).nbytes for each in run.model["tensors"]), reverse=True)
+        shares = [0] * run.world
+        for nbytes in sizes:  # as torch divides them
+            shares[shares.index(min(shares))] += nbytes
+        gain = run.mean("optimizer") * (1 - max(shares) / sum(sizes)) - sum(now.price(each) / 2 for each in sizes)
         text = "shard the optimizer: ZeroRedundancyOptimizer, whose ranks each update a part of the weights"
-        yield Advice(text, gain, "the measured optimizer, divided by the ranks, and a broadcast of the weights")
+        yield Advice(text, gain, "the measured optimizer, for the largest part, and a broadcast of each tensor")
+
+
+def _uneven_work(run: MeasuredRun) -> Iterator[Advice | str]:
+    """In each update the ranks wait for the one that works longest; with equal work they would all take the mean."""
+    if run.world > 1 and run.slow is None and run.mean("waiting") > SMALL_SHARE * run.step:
+        longest = run.working.max(axis=1) - run.working.mean(axis=1)
+        gain = min(float(longest[run.middle].mean()), run.mean("waiting"))
+        text = (
+            "give all ranks equally much work in each update: another rank is late each time (batches of other sizes?)"
+        )
+        yield Advice(text, gain, "the measured work of the latest rank, less the mean over ranks")
 
 
 def _buffers(run: MeasuredRun) -> Iterator[Advice | str]:
@@ -246,6 +262,6 @@ def _is_apart(place: tuple[str, int], one: UpdateOnRank, call: Call) -> bool:
 
 
 RULES: tuple[Callable[[MeasuredRun], Iterator[Advice | str]], ...] = (
-    _other_buckets, _sync_once, _half_the_bytes, _overlap, _load_ahead, _slow_rank, _view_of_bucket,
+    _other_buckets, _sync_once, _half_the_bytes, _overlap, _load_ahead, _slow_rank, _uneven_work, _view_of_bucket,
     _shard_the_optimizer, _buffers, _call_rarely,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ LEAST_UPDATES = 5
 """Updates below which nothing is measured."""
 SMALL_SHARE = 0.05
 """Share of a step below which the verdict does not mention a part."""
+LONG = 1.5
+"""Multiple of the median step beyond which an update is a long one, as with an evaluation or a checkpoint."""
 STEADY_SHARE = 2 / 3
 """Share of the updates in which the same rank computes longest, from which on that is no coincidence."""
 
@@ -60,7 +62,7 @@ class MeasuredRun:
         optimizers: optimizers that step in turn in an update of the journal; 1 for most scripts.
         total: updates that every rank has made, with those that do not count.
         memory: peak memory of each rank in bytes.
-        workers: workers of the loader; None without a loader.
+        workers: workers of the loader in most updates; None without a loader.
         simulated: the step without communication, for a simulation; or why there is none.
         link: time of an all-reduce by its bytes, if it was measured apart from the run.
     """
@@ -102,6 +104,34 @@ class MeasuredRun:
     def step(self) -> float:
         """Median over the updates of their seconds, as the mean over ranks."""
         return float(np.median(self.seconds))
+
+    @property
+    def long(self) -> NDArray[np.bool_]:
+        """Mask of the updates that take more than `LONG` times the median."""
+        mask: NDArray[np.bool_] = self.seconds > LONG * self.step
+        return mask
+
+    @property
+    def long_seconds(self) -> float:
+        """Seconds that the long updates add to the mean duration of an update."""
+        return float((self.seconds - self.step)[self.long].sum() / len(self.seconds))
+
+    def late(self, chosen: NDArray[np.bool_]) -> tuple[int | None, str]:
+        """Return who works longer in the ``chosen`` updates than usual: a rank, or None if all do; and in which part.
+
+        The part is one of `SLOW_IN`.
+        """
+        usual = self.working[self.middle].mean(axis=0)
+        more = self.working[chosen].mean(axis=0) - usual
+        rank = int(more.argmax())
+        alone = self.world > 1 and more[rank] > 2 * np.delete(more, rank).max()
+        of_parts = {
+            name: float(
+                (self.all_parts[name][chosen].mean(axis=0) - self.all_parts[name][self.middle].mean(axis=0))[rank]
+            )
+            for name in SLOW_IN
+        }
+        return rank if alone else None, max(of_parts, key=of_parts.__getitem__)
 
     @cached_property
     def parts(self) -> dict[str, NDArray[np.float64]]:
@@ -163,13 +193,17 @@ class MeasuredRun:
 
     @property
     def rate(self) -> float | None:
-        """Tokens or examples per second over all ranks; None if it is not known what an example is.
+        """Tokens or examples per second over all ranks and updates; None if it is not known what an example is."""
+        return self.inputs / float(self.seconds.mean()) if self.inputs else None
+
+    @property
+    def inputs(self) -> float:
+        """Tokens or examples in an update, over all ranks; 0 if it is not known what an example is.
 
         A script with one model counts what it gives to the model; one with several what it draws from its loaders.
         """
         name = self.unit if self.optimizers == 1 and self.model["models"] == 1 else "loaded"
-        count = self._sum(name)
-        return count / self.step if count else None
+        return self._sum(name)
 
     def _sum(self, name: str) -> float:
         """Return a count per update, over all ranks."""
@@ -324,7 +358,8 @@ def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> Measure
     last = [of_rank[-1] for of_rank in events]
     model = models[-1] | {"models": max(joined[0][number]["models"] for number in numbers)}
     memory = tuple(event["memory"] for event in last)
-    return MeasuredRun(model, updates, period, total, memory, last[0]["workers"], _simulated(journals, period), link)
+    workers = mode(joined[0][number]["workers"] for number in numbers)
+    return MeasuredRun(model, updates, period, total, memory, workers, _simulated(journals, period), link)
 
 
 def _simulated(journals: Sequence[Sequence[Any]], period: int) -> MeasuredStep | str:

@@ -139,6 +139,7 @@ class ScriptReport:
             "step": run.step,
             "unit": run.unit,
             "rate": run.rate,
+            "long_updates": {"count": int(run.long.sum()), "seconds": run.long_seconds},
             "device": run.model["name"],
             "ranks": [
                 {part: float(run.parts[part][rank]) for part in ("step", *PARTS, "hidden")}

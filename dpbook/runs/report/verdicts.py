@@ -7,7 +7,7 @@ import numpy as np
 from dpbook.collectives import AlphaBeta
 from dpbook.core import in_words, milliseconds, plural
 from dpbook.runs.forecast import MeasuredStep
-from dpbook.runs.report.measured_run import SMALL_SHARE, MeasuredRun
+from dpbook.runs.report.measured_run import LONG, SLOW_IN, SMALL_SHARE, MeasuredRun
 
 LOSSES = {
     "exposed": "exposed communication",
@@ -36,6 +36,8 @@ def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None =
     loader = run.mean("loader")
     if loader > SMALL_SHARE * run.step:
         yield f"The loader is too slow: a step waits {milliseconds(loader)} for it, {loader / run.step:.0%}."
+    if run.long_seconds > SMALL_SHARE * run.step:
+        yield f"{_long(run)}. They make the mean update {milliseconds(run.long_seconds)} longer."
     if run.world > 1 and alone is not None:
         yield _efficiency_sentence(run, alone, efficiency(run, alone) if share is None else share)
 
@@ -50,16 +52,27 @@ def _waiting(run: MeasuredRun) -> str:
     return f"Waiting for each other takes {waited}, though no single rank is slow."
 
 
+def _long(run: MeasuredRun) -> str:
+    """Return the updates that take long, and what takes long in them, in words."""
+    rank, part = run.late(run.long)
+    longest = milliseconds(float(run.seconds[run.long].mean()))
+    who = "all ranks are" if rank is None else f"rank {rank} is"
+    return (
+        f"{run.long.sum()} of {plural(len(run.updates), 'update')} take more than {LONG:g} times the median, "
+        f"{longest} on average, in which {who} longer {SLOW_IN[part]}"
+    )
+
+
 def communicates(run: MeasuredRun) -> bool:
     """Return True if a collective or a wait was seen in an update."""
     return any(one.calls or len(one.waits) for ranks in run.updates for one in ranks)
 
 
 def efficiency(run: MeasuredRun, alone: MeasuredRun) -> float | None:
-    """Return the rate divided by that of as many processes as fast as ``alone``; None without rates."""
-    if run.rate is None or alone.rate is None or run.unit != alone.unit:
+    """Return the rate of the median step divided by that of as many processes as fast as ``alone``, or None."""
+    if not run.inputs or not alone.inputs or run.unit != alone.unit:
         return None
-    return run.rate / (run.world * alone.rate / alone.world)
+    return run.inputs / run.step / (run.world * alone.inputs / alone.step / alone.world)
 
 
 def _efficiency_sentence(run: MeasuredRun, alone: MeasuredRun, share: float | None) -> str:
@@ -88,6 +101,8 @@ def rows(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[st
     slowest = milliseconds(float(np.percentile(run.seconds, 95)))
     yield "step", f"{milliseconds(run.step)}, median of {plural(len(run.updates), 'update')}"
     yield "spread", f"half of the updates {quarters}, one in twenty {slowest} or longer"
+    if run.long_seconds > SMALL_SHARE * run.step:
+        yield "long updates", f"{_long(run)}: {milliseconds(run.long_seconds)} more in the mean update"
     if run.optimizers > 1:
         yield "update", f"{run.optimizers} steps of optimizers that take turns"
     yield "throughput", throughput(run) or f"not measured: {_no_examples(run)}"
@@ -140,9 +155,16 @@ def _memory(run: MeasuredRun) -> str:
 
 
 def largest_loss(run: MeasuredRun) -> tuple[str, float]:
-    """Return the part in which most time is lost, in words, and its seconds as the mean over ranks."""
-    part = max(LOSSES, key=run.mean)
-    return LOSSES[part], run.mean(part)
+    """Return the part in which most time is lost, in words, and its seconds as the mean over ranks.
+
+    If one rank is slow, the mean is over the others, which wait for it.
+    """
+    lost = {words: float(np.delete(run.parts[part], run.slow or ()).mean()) for part, words in LOSSES.items()}
+    if run.slow is not None:
+        lost[f"waiting for rank {run.slow}, which is slower"] = lost.pop(LOSSES["waiting"])
+    lost[f"updates that take more than {LONG:g} times the median, added to the mean update"] = run.long_seconds
+    words = max(lost, key=lost.__getitem__)
+    return words, lost[words]
 
 
 def simulation_inputs(run: MeasuredRun) -> tuple[MeasuredStep, AlphaBeta] | str:

@@ -78,10 +78,11 @@ class LocalGradients:
             if each.requires_grad and number not in self._hooks:  # a script may freeze some and thaw them later
                 self._hooks[number] = each.register_hook(self._hook(each))
 
-    def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        def hook(gradient: torch.Tensor) -> None:
-            dense = gradient if gradient.layout == torch.strided else gradient.to_dense()
-            self.add(parameter, dense.detach().double(), gradient.dtype)
+    def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor | None], None]:
+        def hook(gradient: torch.Tensor | None) -> None:
+            if gradient is not None:  # it is None for an output that the loss does not use, see `LocalGradientSums`
+                dense = gradient if gradient.layout == torch.strided else gradient.to_dense()
+                self.add(parameter, dense.detach().double(), gradient.dtype)
 
         return hook
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import GatheredCopies, Loaders
 from dpbook.runs.watching.coupling import describe_coupling
-from dpbook.runs.watching.hashing import digests, local_part, random_state, rows
+from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
@@ -42,10 +42,11 @@ class PassRecorder(TrainingListener):
         self._begun: dict[str, Any] | None = None
         self._batch = self._backwards = 0
         self._modules: WeakSet[nn.Module] = WeakSet()
-        self._forward: dict[str, Any] = {"object": None, "module": None, "sync": None}  # the latest one
+        self._forward: dict[str, Any] = {"object": None, "module": None, "sync": None, "part": None}  # the latest one
         self._lines: dict[str, str] = {}
         self._losses: dict[Any, tuple[str, bool | None]] = {}
         self._drawn = self._losses_of_update = 0
+        self._parts: dict[int, set[int]] = {}  # offsets of an update's inputs, by the storage that they are part of
         hooks.add(self)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
@@ -74,6 +75,7 @@ class PassRecorder(TrainingListener):
             "loader": self._loaders.current.get("loader"),
             "object": self._loaders.current.get("object"),
             "rows": rows(tensors),
+            "part": _part_of_storage(tensors),
             "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
             "sync": self._hooks.sync(),
             "finite": finite,
@@ -122,22 +124,37 @@ class PassRecorder(TrainingListener):
     def step_begins(self, optimizer: Optimizer) -> None:
         """Count batches and losses of the next update from here on."""
         self._drawn, self._losses_of_update = self._loaders.batches, 0
+        self._parts.clear()
 
     def _line_of_loss(self, line: str, losses: Sequence[Reduction]) -> str:
         """Return the line that stands for the loss: that of an `if` with `no_sync` for its `else`, too.
 
         Two lines have micro-batches of one loss if the same loader and module made them in the same way, one alone is
-        synced, and there are at least as many batches as losses: of two losses of one batch there are fewer.
+        synced, and there are at least as many batches as losses (of two losses of one batch there are fewer), or their
+        inputs are two parts of one batch.
         """
         self._losses_of_update += 1
+        storage, offset = self._forward["part"] or (0, 0)
+        offsets = self._parts.setdefault(storage, set()) | {offset}
+        self._parts[storage] = offsets
         loader, module, sync = (self._forward[name] for name in ("object", "module", "sync"))
         loss = (loader, module, *((each.node, each.mean) for each in losses))
         first, synced = self._losses.setdefault(loss, (line, sync))
         if line not in self._lines:
             enough = self._losses_of_update <= self._loaders.batches - self._drawn
-            one = loader is not None and enough and sync is not synced
+            one = loader is not None and (enough or len(offsets) > 1) and sync is not synced
             self._lines[line] = first if one else line
         return self._lines[line]
+
+
+def _part_of_storage(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
+    """Return the storage of a forward's first input and where it begins there; None if it is no slice of a batch."""
+    for tensor in tensors[:1]:
+        if type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.is_contiguous():
+            storage = tensor.untyped_storage()
+            if storage.nbytes() > tensor.nbytes:
+                return storage.data_ptr(), tensor.storage_offset()
+    return None
 
 
 def _device(module: nn.Module) -> torch.device:
@@ -146,9 +163,14 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def _has_no_gradient(module: nn.Module) -> bool:
-    """Whether all gradients of a module are missing or, as far as the first ones show, zero."""
+    """Whether all gradients of a module are missing or, as far as the first ones show, zero.
+
+    `fully_shard` keeps gradients elsewhere while it does not average them: then it is not known.
+    """
+    if any(hasattr(each, "to_local") for each in module.parameters()):
+        return False
     gradients = (each.grad for each in module.parameters() if each.grad is not None)
-    return not any(bool(local_part(each).any()) for each in islice(gradients, _LOOKED_AT))
+    return not any(bool(each.any()) for each in islice(gradients, _LOOKED_AT))
 
 
 def _normalizes_batch(module: nn.Module) -> bool:

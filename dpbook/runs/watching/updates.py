@@ -44,9 +44,10 @@ class LocalGradientSums:
                 self._recorder.on_close(parameter.register_hook(self._hook(id(parameter))).remove)
                 self._hooked.add(parameter)
 
-    def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
-        def add(gradient: torch.Tensor) -> None:
-            if self._recorder.active and gradient.layout == torch.strided:
+    def _hook(self, number: int) -> Callable[[torch.Tensor | None], None]:
+        def add(gradient: torch.Tensor | None) -> None:
+            # DDP with find_unused_parameters gives None for a parameter of an output that the loss does not use
+            if gradient is not None and self._recorder.active and gradient.layout == torch.strided:
                 total = gradient.detach().sum(dtype=torch.float32)
                 self._sums[number] = self._sums[number] + total if number in self._sums else total
 

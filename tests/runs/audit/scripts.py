@@ -177,6 +177,24 @@ torch.manual_seed(1)
 model = DDP(Net(), find_unused_parameters=True)
 optimizer = torch.optim.Adam(model.parameters())
 """
+TWO_OUTPUTS = """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.other = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 2)
+    def forward(self, x):
+        hidden = self.body(x).relu()
+        return self.head(hidden), self.other(hidden)
+torch.manual_seed(1)
+model = DDP(Two(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+"""
+OTHER_OUTPUT_AT_TIMES = """
+out, other = model(x)
+loss = F.cross_entropy(out, y) + (other.pow(2).mean() if step % 2 else 0)
+step += 1
+"""
 GAN = """
 torch.manual_seed(1)
 maker, judge = DDP(nn.Linear(4, 8)), DDP(nn.Linear(8, 1))
@@ -631,6 +649,23 @@ class Parts(torch.utils.data.Sampler):
         order = torch.randperm(96, generator=torch.Generator().manual_seed(self.epoch))
         return iter(order[rank::world].tolist())
 """
+GROUPS_OF_THREE = """
+for i, (x, y) in enumerate(loader):
+    last = (i + 1) % 3 == 0 or i + 1 == len(loader)
+    size = min(3, len(loader) - i // 3 * 3)
+    with contextlib.nullcontext() if last else model.no_sync():
+        (F.cross_entropy(model(x), y) / {}).backward()
+    if last:
+        {}
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+OTHER_NUMBERS = """
+parts = [slice(0, 8), slice(8, 16)] if rank else [slice(0, 16)]
+for part in parts:
+    with contextlib.nullcontext() if part.stop == 16 else model.no_sync():
+        (F.cross_entropy(model(x[part]), y[part], reduction="sum") / 16).backward()
+"""
 RIGHT = {
     "a sampler of its own": model()
     + PARTS
@@ -706,6 +741,12 @@ RIGHT = {
     ),
     "mean of sequences": language(OF_SEQUENCES),
     "frozen": FROZEN + PLAIN,
+    "an output that the loss uses at times": TWO_OUTPUTS + sampled() + loop(OTHER_OUTPUT_AT_TIMES),
+    "a rest of micro-batches": model() + sampled() + GROUPS_OF_THREE.format("size", ""),
+    "micro-batches divided afterwards": model()
+    + sampled()
+    + GROUPS_OF_THREE.format("1", "for p in model.parameters(): p.grad /= size"),
+    "micro-batches of two sizes on some ranks": model() + sampled(16) + loop(OTHER_NUMBERS, backward=""),
     "find unused": UNUSED + sampled() + loop("F.cross_entropy(model(x, rank == 1), y)"),
     "two optimizers": sampled() + TWO_OPTIMIZERS,
     "gan": sampled() + GAN,
@@ -752,6 +793,34 @@ RIGHT = {
 }
 
 TWICE = "for p in model.parameters(): p.grad /= world"
+BACKWARD_ON_ONE_RANK = """
+if rank == 0:
+    with model.no_sync():
+        (0.3 * model(x).pow(2).mean()).backward()
+loss = F.cross_entropy(model(x), y)
+"""
+TERM_ON_ONE_RANK = """
+out = model(x)
+loss = F.cross_entropy(out, y)
+if rank == 0:
+    loss = loss + 0.3 * out.pow(2).mean()
+"""
+LEFT_OUT_ON_ONE_RANK = """
+with contextlib.nullcontext() if last else model.no_sync():
+    loss = F.cross_entropy(model(x), y) / 2
+    if rank != 1 or last:
+        loss.backward()
+"""
+UNEQUAL_PARTS_OF_A_BATCH = """
+with model.no_sync():
+    (F.cross_entropy(model(x[:12]), y[:12]) / 2).backward()
+loss = F.cross_entropy(model(x[12:]), y[12:]) / 2
+"""
+TWO_PARTS_ADDED = """
+with contextlib.nullcontext() if last else model.no_sync():
+    out = model(x)
+    (F.cross_entropy(out, y) + 0.5 * out.pow(2).mean()).backward()
+"""
 LATE_FLAG = """
 model.require_backward_grad_sync = False
 loss = F.cross_entropy(model(x), y) / 2
@@ -779,6 +848,7 @@ model = fully_shard(LM())
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
+    "clipping on one rank": (model() + sampled() + loop(averaging=f"if rank == 0: {CLIP}"), "gradients"),
     "past its wrapper": (model() + sampled() + loop("F.cross_entropy(model.module(x), y)"), "gradients"),
     "a judge past its wrapper": (sampled() + GAN.replace("both = judge(", "both = judge.module("), "gradients"),
     "a loss twice on a rank": (model() + sampled() + loop("F.cross_entropy(model(x), y) * (1 + (rank == 1))"), "mean"),
@@ -930,6 +1000,28 @@ loss = F.cross_entropy(model(images), (images[:, 0] > 0).long())
 """
 
 DOUBTFUL = {
+    "an output that the loss never uses": (
+        TWO_OUTPUTS + sampled() + loop(OTHER_OUTPUT_AT_TIMES.replace("step += 1", "")),
+        {"unused"},
+    ),
+    "a backward on one rank": (model() + sampled() + loop(BACKWARD_ON_ONE_RANK), {"losses"}),
+    "a term on one rank": (model() + sampled() + loop(TERM_ON_ONE_RANK), {"losses"}),
+    "a micro-batch left out on one rank": (model() + sampled() + accumulated(LEFT_OUT_ON_ONE_RANK), {"losses"}),
+    "unequal parts of a batch on two lines": (
+        model() + sampled(16) + loop(UNEQUAL_PARTS_OF_A_BATCH),
+        {"mean", "replay"},
+    ),
+    "micro-batches of two losses added": (model() + sampled() + accumulated(TWO_PARTS_ADDED), {"mean", "replay"}),
+    "micro-batches added under fully_shard, clipped": (
+        SHARDED
+        + sampled()
+        + accumulated(SHARDED_NO_SYNC.replace(" / 2", ""), step=f"{CLIP}\noptimizer.step()\noptimizer.zero_grad()"),
+        {"mean"},
+    ),
+    "a rest of micro-batches, divided like a whole group": (
+        model() + sampled() + GROUPS_OF_THREE.format("3", ""),
+        {"mean"},
+    ),
     "micro-batches of other lengths on two lines": (ON_TWO_LINES, {"mean", "replay"}),
     "sums without a gradient in the loss": (model() + sampled() + loop(SUMMED_WITHOUT_GRADIENT), {"gathered"}),
     "each rank shuffles all data": (

@@ -97,12 +97,35 @@ def test_a_forward_past_the_wrapper_passes_nothing_about_averaging(folder):
     assert lines_of(folder, "past its wrapper")["sync"].result.status == "----"
 
 
+def test_a_term_that_weighs_more_weighs_so_much_more_than_the_mean_of_all(folder):
+    """Three ranks with equally many terms, one with twice the loss: weights 1, 2, 1, and 2 is 1.5 times their mean."""
+    message = lines_of(folder, "a loss twice on a rank")["mean"].result.message
+    assert message.endswith("of 4 terms divide by 4 2 4: one weighs up to 1.50 times too much")
+
+
+@each(
+    ("name", "counts"),
+    [
+        ("a backward on one rank", "call backward 1 0 0 times"),
+        ("a micro-batch left out on one rank", "call backward 2 1 2 times"),
+        ("a term on one rank", "have 2 1 1 means or sums"),
+    ],
+)
+def test_losses_that_differ_from_rank_to_rank_are_counted(folder, name, counts):
+    assert counts in lines_of(folder, name)["losses"].result.message
+
+
+def test_losses_of_other_parts_on_each_rank_pass_no_mean(folder):
+    assert lines_of(folder, "a term on one rank")["mean"].result.status == "----"
+
+
 @each(
     ("name", "rank", "text"),
     [
         ("a judge past its wrapper", 1, "both = judge.module(torch.cat([x, fake.detach()]))"),
         ("no sampler", 1, "loss = F.cross_entropy(model(x), y)"),
         ("a NaN", 1, "loss.backward()"),
+        ("clipping on one rank", 0, "if rank == 0: clip_grad_norm_(model.parameters(), 0.05)"),
         ("a rank left out", 2, "optimizer.step()"),
         ("no set_epoch", 0, "for x, y in loader:"),
         ("a flag after forward", 0, "loss = F.cross_entropy(model(x), y) / 2"),
@@ -130,7 +153,7 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
         ("two losses times the ranks", "3 times as long"),
         ("a sum over the count of all", "the loss is divided by 3, the number of ranks"),
         ("gradients added, then clipped", "the ranks' gradients are added"),
-        ("micro-batches added", "the means of its 2 micro-batches are added"),
+        ("micro-batches added", "the means of 2 micro-batches are added"),
         ("a rank left out", "the gradient of rank 2 is not in it"),
         ("noise on a gradient that it averages itself", "no mistake that was tried explains it"),
         ("noise on the gradient", "backward leaves the big batch's gradient, and the script changes it"),

@@ -13,7 +13,7 @@ from dpbook.overlap import read_profiles, recorded_traces, split_waits
 from dpbook.planning import ACCELERATORS
 from dpbook.runs.report import pages, run_summary
 from dpbook.runs.report.measured_run import read_run
-from dpbook.runs.report.verdicts import sentences
+from dpbook.runs.report.verdicts import largest_loss, sentences
 from dpbook.runs.trainer import metrics
 from tests.cases import each
 from tests.runs.report import journals
@@ -188,7 +188,7 @@ def test_ranks_that_wait_in_turn_are_seen_to_wait(tmp_path):
     assert measured.mean("waiting") == pytest.approx(0.02, rel=0.01)
     assert measured.mean("computation") == pytest.approx(0.12, rel=0.01)
     assert measured.slow is None
-    _, waiting = sentences(measured, None)
+    _, waiting, _ = sentences(measured, None)
     assert waiting.startswith("Waiting for each other takes 10% of a step (20.1 ms")
     assert waiting.endswith("though no single rank is slow.")
 
@@ -203,6 +203,34 @@ def test_a_rank_that_is_late_in_some_steps_is_not_called_slow(tmp_path):
     measured = read_run(tmp_path, 2)
     assert measured.mean("waiting") > 0.05 * measured.step
     assert measured.slow is None
+
+
+def test_updates_with_a_checkpoint_count_in_the_throughput(tmp_path):
+    """Rank 0 writes for 600 ms in every fourth update of 200 ms, while the other rank waits: 350 ms on average."""
+
+    def one(rank, number):
+        writing = 0.6 if number % 4 == 3 else 0.0
+        times = {"computing": 0.16, "summing": 0.02 + writing * (rank == 1), "updating": 0.02}
+        return journals.update(number, **times, rest=writing * (rank == 0))
+
+    journals.write(tmp_path, [[one(rank, number) for number in range(3, 43)] for rank in range(2)])
+    measured = read_run(tmp_path, 2)
+    assert (measured.step, measured.long.sum()) == (pytest.approx(0.2), 10)
+    assert measured.rate == pytest.approx(2 * 8 / 0.35)
+    assert measured.long_seconds == pytest.approx(0.15)
+    *_, sentence = sentences(measured, None)
+    assert sentence == (
+        "10 of 40 updates take more than 1.5 times the median, 800 ms on average, in which rank 0 is longer outside of "
+        "forward, backward, loader and optimizer. They make the mean update 150 ms longer."
+    )
+    assert largest_loss(measured) == (
+        "updates that take more than 1.5 times the median, added to the mean update", pytest.approx(0.15)
+    )  # fmt: skip
+
+
+def test_the_loss_of_time_by_a_slow_rank_is_what_the_others_wait_for_it(tmp_path):
+    journals.write(tmp_path, journals.of_parts(SLOW, 3, 30, 0.2))
+    assert largest_loss(read_run(tmp_path, 3)) == ("waiting for rank 2, which is slower", pytest.approx(0.055))
 
 
 def test_of_a_run_that_another_world_has_resumed_only_its_own_steps_count(tmp_path):

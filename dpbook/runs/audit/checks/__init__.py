@@ -12,6 +12,7 @@ CHECKS: tuple[RunCheck, ...] = (
     data.epochs,
     data.batches,
     data.evaluation,
+    means.losses,
     means.mean,
     averaging.unused,
     averaging.twice,

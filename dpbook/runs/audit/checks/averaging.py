@@ -79,6 +79,10 @@ def _of_rejoined(run: RunJournals, update: Update) -> CheckResult:
 def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: str) -> tuple[str, list[Any] | None]:
     """Return the reason why ``tensor`` was not averaged, as far as it is known, and the line of the script."""
     about, place = run.optimizers[update.optimizer][rank], update.steps[rank]["place"]
+    clips = update.of("clip")
+    if len(set(map(len, clips))) > 1:
+        counts = " ".join(str(len(of_rank)) for of_rank in clips)
+        return f"the ranks clip {counts} times", max(clips, key=len)[0]["place"]
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
         if called:

@@ -1,12 +1,12 @@
 """Checks of what a loss is divided by: is the mean over ranks the mean of the whole batch?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, Status, check, passed, untested
-from dpbook.runs.audit.journals import RunJournals, Update
+from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
 from dpbook.runs.watching.journal import Event
 
 SMALL_EXCESS = 1.1
@@ -23,16 +23,57 @@ def mean(run: RunJournals) -> CheckResult | None:
     unread = next((event for event in backwards if event["losses"] is None), None)
     found = [each for update in run.updates if (each := uneven(run, update))]
     failed = [each.result for each in found if each.result.status == "FAIL"]
-    worst = max(found, key=lambda each: each.excess).result if found else _wrong_length(run)
-    if failed or worst:
-        return failed[0] if failed else worst
+    if found:
+        return failed[0] if failed else max(found, key=lambda each: each.excess).result
+    usual = usual_micro_batches(run)
+    wrong = next(filter(None, (wrong_length(update, run.world, usual) for update in run.updates)), None)
+    if wrong:
+        return wrong.result
     if drawn_weights(run):
         return untested(DRAWN_WEIGHTS)
     if unread:
         return CheckResult(
             "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
         )
-    return passed(_summary(run.updates[-1])) if run.updates else untested("no update was seen")
+    return _summary(run.updates[-1]) if run.updates else untested("no update was seen")
+
+
+@check("losses", "all ranks compute the same losses", "chapter 03")
+def losses(run: RunJournals) -> CheckResult | None:
+    """Compare the backwards of an update over ranks: their lines, their number, and the parts of their losses.
+
+    Numbers may differ if all terms together still have the weights of a mean, or are added and not averaged.
+    """
+    if not run.replicated or any(
+        each["names"] != about[0]["names"] for about in run.optimizers.values() for each in about
+    ):
+        return None  # ranks that hold different parts of a model have different losses
+    number = 0
+    for update in run.updates:
+        for of_line in by_line(update):
+            parts = [[len(event["losses"] or ()) for at, event in of_line if at == rank] for rank in range(run.world)]
+            rank = first_deviating_rank(parts)
+            if rank is not None and not (_same_number_is_not_needed(of_line, run.world) and all(parts)):
+                place = next((event["place"] for at, event in of_line if at == rank), of_line[0][1]["place"])
+                return CheckResult("WARN", _unlike(parts), rank, None, update.number, place)
+            number += len(parts[0])
+    return passed(plural(number, "backward")) if number else None
+
+
+def _same_number_is_not_needed(of_line: list[tuple[int, Event]], world: int) -> bool:
+    """Whether the losses of a line are sums, or have the divisor of all terms together."""
+    lengths = [(part[0]["mean"], _length(part, world)) for part in _parts(of_line)]
+    return bool(lengths) and all(not mean or abs(length - 1) < _TOLERANCE for mean, length in lengths)
+
+
+def _unlike(parts: Sequence[Sequence[int]]) -> str:
+    """Return in words how the backwards of a line differ; ``parts`` has the numbers of means and sums for each rank."""
+    numbers = [len(of_rank) for of_rank in parts]
+    if len(set(numbers)) > 1:
+        counts = " ".join(map(str, numbers))
+        return f"the ranks call backward {counts} times here in an update: a loss or a micro-batch that some leave out?"
+    counts = " ".join(str(sum(of_rank)) for of_rank in parts)
+    return f"the losses of the ranks have {counts} means or sums: a term that only some ranks add?"
 
 
 DRAWN_WEIGHTS = "the ranks multiply their losses by different factors (mixup? a weight that was drawn?)"
@@ -141,18 +182,18 @@ def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
 def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> UnevenMeans | None:
     for parts in _parts(of_line):
         divisors = [part["divisor"] for part in parts]
-        fair = sum(abs(each) for each in divisors) / len(divisors)
         lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
         highest = max(abs(each) for each in divisors)
         if (
             highest <= abs(divisors[lowest]) * (1 + _TOLERANCE) or not divisors[lowest]
         ):  # a mean over no term is NaN, which another check reports
             continue
-        most = fair / abs(divisors[lowest])
-        counts = " ".join(f"{part['terms']:g}" for part in parts)
-        message = (
-            f"the means of ranks and micro-batches are over {counts} terms: one weighs up to {most:.2f} times too much"
-        )
+        terms = [part["terms"] for part in parts]
+        weights = sum(count / abs(divisor) for count, divisor in zip(terms, divisors, strict=True) if divisor)
+        most = sum(terms) / weights / abs(divisors[lowest])  # relative to the mean weight of all terms
+        numbers, what = (terms, "are over") if len(set(terms)) > 1 else (divisors, f"of {terms[0]:g} terms divide by")
+        counts = " ".join(f"{number:g}" for number in numbers) + ("" if numbers is divisors else " terms")
+        message = f"the means of ranks and micro-batches {what} {counts}: one weighs up to {most:.2f} times too much"
         alike = _same_on_all_ranks(of_line, divisors)
         images = _images_of_several_sizes([part["shape"] for part in parts])
         small = most < SMALL_EXCESS or short or alike or images
@@ -194,25 +235,68 @@ def _short(run: RunJournals, update: Update) -> bool:
     return False
 
 
-def _wrong_length(run: RunJournals) -> CheckResult | None:
-    """Warn of micro-batches whose means are added instead of averaged, or of more of them than the divisor assumes."""
-    usual: dict[str, float] = {}
+class WrongLength(NamedTuple):
+    """A warning: the micro-batches of an update are more or fewer than their losses are divided for.
+
+    ``length`` is that of the mean gradient as the losses are written, relative to the mean's.
+    """
+
+    length: float
+    result: CheckResult
+
+
+class MicroBatches(NamedTuple):
+    """Micro-batches of an update, for one mean or sum in the loss of one line.
+
+    Attributes:
+        number: micro-batches of one rank.
+        length: length of the ranks' mean gradient as the losses are written, relative to the mean's.
+        mean: whether torch has counted the terms.
+        place: line of the script.
+    """
+
+    number: int
+    length: float
+    mean: bool
+    place: list[Any] | None
+
+
+def micro_batches(update: Update, world: int) -> dict[str, MicroBatches]:
+    """Return the micro-batches of an update by line and by the number of the mean or sum in its loss."""
+    found = {}
+    for of_line in by_line(update):
+        place = of_line[0][1]["place"]
+        for nth, parts in enumerate(_parts(of_line)):
+            number = len(parts) // world
+            found[f"{place} {nth}"] = MicroBatches(number, _length(parts, world), parts[0]["mean"], place)
+    return found
+
+
+def usual_micro_batches(run: RunJournals) -> dict[str, MicroBatches]:
+    """Return for each line and part those of the first update that has it."""
+    usual: dict[str, MicroBatches] = {}
     for update in run.updates:
-        for of_line in by_line(update):
-            events = [event for _, event in of_line]
-            for number, parts in enumerate(reduced(events)):
-                micro, length = len(parts) // run.world, _length(parts, run.world)
-                before = usual.setdefault(f"{events[0]['place']} {number}", length)
-                message = ""
-                if parts[0]["mean"] and micro > 1 and abs(length - micro) < _TOLERANCE * micro:
-                    message = (
-                        f"the means of {micro} micro-batches are added, not averaged: {micro} times the mean's gradient"
-                    )
-                elif parts[0]["mean"] and abs(before - 1) < _TOLERANCE and length > 1 + _TOLERANCE:
-                    message = f"it has {micro} micro-batches, each divided as if there were {micro / length:g}: "
-                    message += f"{length:.4g} times the mean's gradient (what was left over before?)"
-                if message:
-                    return CheckResult("WARN", message, None, None, update.number, events[0]["place"])
+        usual = micro_batches(update, run.world) | usual
+    return usual
+
+
+def wrong_length(update: Update, world: int, usual: Mapping[str, MicroBatches]) -> WrongLength | None:
+    """Warn of micro-batches whose means are added instead of averaged, or of more or fewer than the divisor assumes.
+
+    ``usual`` is that of `usual_micro_batches`.
+    """
+    for key, each in micro_batches(update, world).items():
+        before, message = usual[key], ""
+        same_divisor = abs(each.length * before.number - each.number) < _TOLERANCE * each.number
+        if each.mean and each.number > 1 and abs(each.length - each.number) < _TOLERANCE * each.number:
+            message = f"the means of {each.number} micro-batches are added, not averaged: "
+            message += f"{each.number} times the mean's gradient"
+        elif each.mean and abs(before.length - 1) < _TOLERANCE and each.number != before.number and same_divisor:
+            message = f"it has {plural(each.number, 'backward')}, each divided as if there were {before.number}: "
+            why = "what was left over before?" if each.length > 1 else "the rest at the end of an epoch?"
+            message += f"{each.length:.4g} times the mean's gradient ({why})"
+        if message:
+            return WrongLength(each.length, CheckResult("WARN", message, None, None, update.number, each.place))
     return None
 
 
@@ -264,13 +348,17 @@ def written_lengths(update: Update, world: int) -> list[WrittenLength]:
     return lengths
 
 
-def _summary(update: Update) -> str:
-    for of_line in by_line(update):
-        of_parts = list(reduced([event for _, event in of_line]))
-        if of_parts:
-            terms, number = sum(part["terms"] for part in of_parts[0]), len(of_parts[0])
-            message = f"{terms:g} terms in {plural(number, 'backward')} of an update ({line_of(of_line)})"
-            if len(of_parts) > 1:
-                return f"{message}, in {len(of_parts)} parts with the same divisors on all ranks"
-            return f"{message}, each divided by {of_parts[0][0]['divisor']:g}"
-    return "no loss that can be read"
+def _summary(update: Update) -> CheckResult:
+    """Return the result for an update all of whose terms have the same weight."""
+    losses = [(of_line, parts) for of_line in by_line(update) if (parts := list(_parts(of_line)))]
+    if not losses:
+        return untested("the losses of an update do not have the same means and sums")
+    of_line, parts = max(losses, key=lambda each: len(each[0]))
+    message = f"{sum(part['terms'] for part in parts[0]):g} terms in {plural(len(of_line), 'backward')} of an update "
+    message += f"({line_of(of_line)})"
+    if len(parts) > 1:
+        message += f", in {len(parts)} parts with the same divisors on all ranks"
+    else:
+        message += f", each divided by {parts[0][0]['divisor']:g}"
+    others = len(losses) - 1
+    return passed(f"{message}; {others} more such line{'s' if others > 1 else ''}" if others else message)
