@@ -19,7 +19,7 @@ from dpbook.runs.forecast import (
     simulate_buckets,
     sweep_caps,
 )
-from dpbook.runs.report.measured_run import SMALL_SHARE, MeasuredRun
+from dpbook.runs.report.measured_run import MeasuredRun
 from dpbook.runs.watching import BUFFERS, Call, UpdateOnRank
 
 LEAST_GAIN = 0.02
@@ -30,7 +30,11 @@ RARELY = 10
 SMALL_BYTES = 1024
 """Size of a message up to which it may be one for a log."""
 HANDOVER_SECONDS = 2e-3
-"""Wait for a batch up to which a worker, which hands batches from process to process, may not help."""
+"""Time of loading a batch up to which a worker, which hands batches from process to process, may not help."""
+MOSTLY = 0.5
+"""Share of the batches that were ready when the script asked for them, from which on workers are fast enough."""
+LARGE_WAIT = 0.1
+"""Share of a step from which on waiting for another rank each time is more than the noise of a machine."""
 REACH = 2.0
 """Factor by which a simulated message may be larger or smaller than all that were measured."""
 SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
@@ -166,8 +170,9 @@ def _load_ahead(run: MeasuredRun) -> Iterator[Advice | str]:
     """Batches that workers load ahead cost a step nothing if they load one in the time of the rest of the step."""
     stall = float(run.parts["loader"].max())
     rest = run.step - stall
-    batches = max(float(np.mean([len(ranks[rank].loader) for ranks in run.updates])) for rank in range(run.world))
-    if run.workers is None or rest <= 0 or stall <= max(LEAST_GAIN * run.step, HANDOVER_SECONDS * batches):
+    if run.workers is None or rest <= 0 or stall <= LEAST_GAIN * run.step:
+        return
+    if run.ready_share > MOSTLY if run.workers else stall <= HANDOVER_SECONDS * run.batches:
         return
     loading = run.step * run.workers if run.workers else stall
     needed = ceil(loading / rest)
@@ -215,12 +220,10 @@ def _shard_the_optimizer(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _uneven_work(run: MeasuredRun) -> Iterator[Advice | str]:
     """In each update the ranks wait for the one that works longest; with equal work they would all take the mean."""
-    if run.world > 1 and run.slow is None and run.mean("waiting") > SMALL_SHARE * run.step:
+    if run.world > 1 and run.slow is None and run.mean("waiting") > LARGE_WAIT * run.step:
         longest = run.working.max(axis=1) - run.working.mean(axis=1)
         gain = min(float(longest[run.middle].mean()), run.mean("waiting"))
-        text = (
-            "give all ranks equally much work in each update: another rank is late each time (batches of other sizes?)"
-        )
+        text = "find out why another rank is late in each update (unequal batches? other processes on its cores?)"
         yield Advice(text, gain, "the measured work of the latest rank, less the mean over ranks")
 
 

@@ -187,6 +187,16 @@ class MeasuredRun:
         return self.all_parts["step"] - self.all_parts["exposed"] - self.all_parts["waiting"]
 
     @property
+    def batches(self) -> float:
+        """Batches that a rank takes from its loader in an update, on average."""
+        return float(np.mean([one.batches for ranks in self.updates for one in ranks]))
+
+    @property
+    def ready_share(self) -> float:
+        """Share of the batches that a worker had ready when the script asked for them."""
+        return float(np.mean([one.ready for ranks in self.updates for one in ranks])) / (self.batches or 1.0)
+
+    @property
     def unit(self) -> str:
         """Unit of the inputs: "tokens" where they are integer token ids, else "examples"."""
         return "tokens" if self._sum("tokens") else "examples"

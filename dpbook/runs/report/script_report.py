@@ -138,6 +138,7 @@ class ScriptReport:
             "counted": len(run.updates),
             "step": run.step,
             "unit": run.unit,
+            "mean": float(run.seconds.mean()),
             "rate": run.rate,
             "long_updates": {"count": int(run.long.sum()), "seconds": run.long_seconds},
             "device": run.model["name"],

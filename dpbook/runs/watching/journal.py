@@ -116,6 +116,8 @@ class RecordingOptions:
 
 BUFFERS = "broadcast of buffers"
 """Name of the call in which DDP broadcasts buffers before a forward."""
+READY = "ready"
+"""Name of the span of a loader whose worker had the batch ready."""
 MOMENTS_FORMAT = 1
 """Version of the journal of moments."""
 

@@ -23,7 +23,7 @@ from dpbook.ddp import BackgroundAllReduce, tensors_in
 from dpbook.ranks import DeviceMoment, moment
 from dpbook.runs.watching.calls import COLLECTIVES
 from dpbook.runs.watching.hooks import FSDPParamGroup, TrainingHooks
-from dpbook.runs.watching.journal import BUFFERS, Recorder, place
+from dpbook.runs.watching.journal import BUFFERS, READY, Recorder, place
 
 FURTHER_COLLECTIVES = (
     "all_gather_single", "reduce_scatter_single", "_all_gather_base", "_reduce_scatter_base", "send", "recv", "isend",
@@ -40,7 +40,7 @@ class OpenSpan:
         kind: "loader", "forward", "backward", "optimizer", "wait" (the stream that trains waits for communication) or
             "call" (a collective is under way, which a wait may follow).
         begun, ended: moments; ``ended`` is None until it is known.
-        name, nbytes: of a collective.
+        name, nbytes: of a collective; a loader's name is `READY` if a worker had the batch ready.
         place: the line of the script that called it; None if a wrapper calls it before or after a forward.
     """
 
@@ -105,15 +105,33 @@ class LoaderSpans:
     def __init__(self, recorder: Recorder, spans: StepSpans) -> None:
         self.examples = 0
         self.workers: int | None = None
-        for owner, name in ((_BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
-            recorder.replace(owner, name, spans.during("loader"))
+        self._spans = spans
+        recorder.replace(DataLoader, "__iter__", spans.during("loader"))
+        recorder.replace(_BaseDataLoaderIter, "__next__", self._watch_next)
         recorder.after(_BaseDataLoaderIter, "__next__", self._count)
+
+    def _watch_next(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(load)
+        def watched(iterator: Any) -> Any:
+            with self._spans.during("loader", name=READY if _is_ready(iterator) else ""):
+                return load(iterator)
+
+        return watched
 
     def _count(self, batch: Any, iterator: Any) -> None:
         self.workers = iterator._num_workers
         first = next(tensors_in(batch), None)
         if first is not None and first.dim():
             self.examples += len(first)
+
+
+def _is_ready(iterator: Any) -> bool:
+    """Whether a worker of a `DataLoader` has a batch ready."""
+    queue = getattr(iterator, "_data_queue", None)
+    if queue is None:
+        return False
+    held = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), ())
+    return len(held) == 2 or not queue.empty()  # held: it came before one that the script was to have first
 
 
 class CommunicationSpans:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.overlap.timeline import difference, length, union
+from dpbook.runs.watching.journal import READY
 
 Event = Mapping[str, Any]
 Intervals = NDArray[np.float64]
@@ -54,6 +55,7 @@ class UpdateOnRank:
         waits: disjoint intervals in which communication was waited for, in order, of shape (n, 2).
         calls: collectives, in order of their begin.
         examples, tokens, loaded: of the inputs of forwards, and of the batches of loaders.
+        batches, ready: batches of loaders, and how many of them a worker had ready.
     """
 
     number: int
@@ -67,6 +69,8 @@ class UpdateOnRank:
     examples: int
     tokens: int
     loaded: int
+    batches: int
+    ready: int
 
     @cached_property
     def blocked(self) -> Intervals:
@@ -134,6 +138,7 @@ def read_update(event: Event, world: int) -> UpdateOnRank:
     """Return the update of an event ``update`` of a rank's journal."""
     end = float(event["marks"][-1][1])
     spans = [(kind, min(begun, end), min(ended, end), *more) for kind, begun, ended, *more in event["spans"]]
+    loads = [name for kind, _, _, name, *_ in spans if kind == "loader"]
     sets = {kind: union(_of_kind(spans, kind)) for kind in ("loader", "forward", "backward", "optimizer")}
     averaged = [one for one in micro_batches(event) if one.synced and world > 1]
     seen = [] if event["own_hook"] else spans
@@ -148,7 +153,7 @@ def read_update(event: Event, world: int) -> UpdateOnRank:
     return UpdateOnRank(
         event["number"], end, sets["loader"], sets["forward"], sets["backward"], sets["optimizer"],
         _one_after_another(waits), tuple(sorted(calls, key=lambda call: call.begun)), event["examples"],
-        event["tokens"], event["loaded"],
+        event["tokens"], event["loaded"], len(loads), loads.count(READY),
     )  # fmt: skip
 
 

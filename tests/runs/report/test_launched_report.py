@@ -151,5 +151,5 @@ def test_the_page_has_every_row_or_says_why_not(launched):
         "What would make a step shorter", "Where each rank's step goes", "The step as a timeline",
     ]  # fmt: skip
     assert data["unit"] == "examples"
-    assert data["rate"] == pytest.approx(2 * report.world / data["step"])
+    assert data["rate"] == pytest.approx(2 * report.world / data["mean"])
     assert (data["not_measured"] == {}) == (report.world == 1) or "simulated step" in data["not_measured"]
