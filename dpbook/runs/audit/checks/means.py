@@ -292,7 +292,8 @@ def wrong_length(update: Update, world: int, usual: Mapping[str, MicroBatches]) 
             message = f"the means of {each.number} micro-batches are added, not averaged: "
             message += f"{each.number} times the mean's gradient"
         elif each.mean and abs(before.length - 1) < _TOLERANCE and each.number != before.number and same_divisor:
-            message = f"it has {each.number} micro-batch{'es' if each.number > 1 else ''}, each divided as if there were {before.number}: "
+            counted = f"{each.number} micro-batch{'es' if each.number > 1 else ''}"
+            message = f"it has {counted}, each divided as if there were {before.number}: "
             why = "what was left over before?" if each.length > 1 else "the rest at the end of an epoch?"
             message += f"{each.length:.4g} times the mean's gradient ({why})"
         if message:
