@@ -96,7 +96,7 @@ def magnitude(value: float) -> str:
     """Return a power of ten that bounds ``value``, in words: its digits differ between processors."""
     if not np.isfinite(value):
         return "not finite"
-    return "exactly 0" if value == 0 else f"at most 1e{ceil(log10(value)):+03d}"
+    return "exactly 0" if value == 0 else f"at most {10.0 ** ceil(log10(value)):g}"
 
 
 @in_style

@@ -252,8 +252,13 @@ def against_batch(
     axes.xaxis.minorticks_off()
     if not log:
         axes.set_ylim(bottom=0)
-    data = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
+    data = "; ".join(f"{name}: {', '.join(map(_two_digits, values))}" for name, values in named.items())
     return finish(figure, f"{unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {data}.")
+
+
+def _two_digits(value: float) -> str:
+    """Return a number to two digits, without an exponent, which nobody would read aloud."""
+    return f"{float(f'{value:.2g}'):.10g}"
 
 
 @in_style
@@ -276,7 +281,7 @@ def noise_scale_estimates(
     axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
     axes.axhline(direct, color=palette.INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
     axes.set(xlabel="step", ylabel="noise scale (examples)", ylim=(0, top))
-    about = [f"{float(f'{value:.2g}'):,.0f}" for value in (direct, smooth[-1])]  # two digits, without an exponent
-    values = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
+    values = f"Directly measured: {_two_digits(direct)} examples; smoothed over {len(single)} steps: "
+    values += f"{_two_digits(smooth[-1])}."
     outside = (above | below).sum()
     return finish(figure, f"{values} {outside} single steps lie below 0 or beyond three times the direct value.")

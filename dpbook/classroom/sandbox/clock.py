@@ -1,7 +1,7 @@
 """Limits on the time and the memory of an answer's processes, as the judge enforces them from outside.
 
-A call may use so many seconds of CPU time, and `PATIENCE` times as many on the clock: it may wait, and the machine may
-be busy. Processes that exceed a limit are killed.
+A call may use so many seconds of CPU time, and several times as many on the clock: it may wait, and the machine may be
+busy. Processes that exceed a limit are killed.
 """
 
 import math
@@ -14,6 +14,8 @@ from dpbook.ranks import seconds_of
 
 PATIENCE = 10.0
 """Seconds on the clock for each second of CPU time that a call may use. The judge works for the answer in them, too."""
+HURRIED_PATIENCE = 5.0
+"""The same for an answer that is judged again, with all its time, if it is late."""
 LOOK = 0.02
 """Seconds between looks at the time: one costs as much as a message does, where ranks are many."""
 LEAST = 0.001
@@ -33,10 +35,12 @@ class TooMuch(Exception):
 class Clock(Limit):
     """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: its limit.
 
-    ``keepers`` have started the ``known`` processes, and whatever they start.
+    A call may take ``patience`` seconds on the clock for each of CPU time. ``keepers`` have started the ``known``
+    processes, and whatever they start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience = patience
         self.known: list[int] = []
         self.keepers: list[int] = []
         self.begin_check(CHECK_SECONDS)
@@ -44,14 +48,14 @@ class Clock(Limit):
     def begin_check(self, seconds: float) -> None:
         """Begin a check, all of whose calls may use ``seconds`` of CPU time."""
         self.whole = self._left = seconds
-        self._left_on_clock = PATIENCE * seconds
+        self._left_on_clock = self._patience * seconds
 
     def begin_call(self, seconds: float, loading: bool = False) -> None:
         """Begin a call, which may use ``seconds`` on each rank, and in all no more than the check has left.
 
         ``loading`` takes nothing of that.
         """
-        on_clock = PATIENCE * seconds
+        on_clock = self._patience * seconds
         self._left_now, left_on_clock = (math.inf, on_clock) if loading else (self._left, self._left_on_clock)
         self.spent = f"{seconds:g} s" if seconds <= self._left_now else f"{self.whole:g} s in this check"
         self.stop: Exception | None = None

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpbook.classroom.sandbox.clock import Clock, TimeUp, TooMuch
+from dpbook.classroom.sandbox.clock import HURRIED_PATIENCE, PATIENCE, Clock, TimeUp, TooMuch
 from dpbook.classroom.sandbox.judge_side import Failed, Gone, RemoteGenerator, Worker
 from dpbook.classroom.sandbox.servers import Keeper, Kind, Servers
 from dpbook.classroom.tasks.answer import (
@@ -74,7 +74,7 @@ class RemoteAnswer(Answer):
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._clock = Clock()
+        self._clock = Clock(HURRIED_PATIENCE if hurried else PATIENCE)
         self._clock.begin_call(LOAD_SECONDS, loading=True)
         super().__init__(self._clock, "")
 
