@@ -256,7 +256,7 @@ class CopyReport:
             )
             if names
         ]
-        lines += [f"  {name} is yours and has a new version: see {beside}" for name, beside in self.beside]
+        lines += [f"  {name} was changed by you and has a new version: see {beside}" for name, beside in self.beside]
         lines += [f"  {name}: change `{one.earlier}` to `{one.now}`" for name, one in self.imports]
         if self.current:
             lines.append(f"  {len(self.current)} as published")

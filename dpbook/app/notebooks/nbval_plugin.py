@@ -60,7 +60,7 @@ class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
                 return
             except Empty:
                 if not self.is_alive():
-                    raise RuntimeError("the kernel died while it ran this cell") from None
+                    raise RuntimeError("the kernel died while running this cell") from None
         raise Empty
 
 
@@ -101,13 +101,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     cell, skipped = item.cell, item.options["skip"]
     if cell.source.strip() and cell.execution_count is None and not skipped:
-        item.raise_cell_error("This cell was never executed: dpbook validate --write stores its output")
+        item.raise_cell_error("This cell was never executed: run dpbook validate --write to store its output")
     item.parent.sanitize_patterns |= {_VARYING_IMAGE: r"\1", _GLOO: ""}
     result = yield
     if "measurement" in cell.metadata.get("tags", []) and not skipped:
         stored, found = shape(coalesce_streams(cell.outputs)), shape(item.test_outputs)
         if stored != found:
-            item.raise_cell_error("A measurement has changed its shape", f"stored: {stored}\nfound:  {found}")
+            item.raise_cell_error("A measurement's output has another form", f"stored: {stored}\nfound:  {found}")
     return result
 
 

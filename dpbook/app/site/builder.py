@@ -69,11 +69,11 @@ def _prepare(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / MARK).exists():
             raise DpbookError(
-                f"{folder} contains other files: give --to an empty folder, or one with pages of the book"
+                f"{folder} contains other files: pass --to an empty folder, or one with pages of the book"
             )
         (folder / MARK).touch()
     except OSError as error:
-        raise DpbookError(f"no pages can be written to {folder}: {error.strerror}") from error
+        raise DpbookError(f"cannot write pages to {folder}: {error.strerror}") from error
 
 
 class _Site:

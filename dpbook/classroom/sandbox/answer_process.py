@@ -178,7 +178,7 @@ class _Side:
         except BaseException:
             message = ""
         name, line = type(error).__name__, last_line(error)
-        report = {"said": summary, "cause": cause, "stub": stub, "given": given}
+        report = {"summary": summary, "cause": cause, "stub": stub, "given": given}
         return {**report, "name": name, "message": message, "line": line}
 
 

@@ -81,7 +81,7 @@ class Failed(Exception):
 
     def __init__(self, message: str, report: dict[str, Any]) -> None:
         super().__init__(message)
-        self.message, self.cause = clean(str(report["said"])), clean(str(report["cause"]))
+        self.message, self.cause = clean(str(report["summary"])), clean(str(report["cause"]))
         self.stub, self.line = report["stub"] is True, one_line(str(report["line"]))
 
 

@@ -201,7 +201,7 @@ def test_a_folder_with_other_files_is_refused_and_stays(tmp_path, capsys):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DpbookError, match="no pages can be written to"):
+    with pytest.raises(DpbookError, match="cannot write pages to"):
         build(ROOT, tmp_path / "file")
 
 

@@ -363,7 +363,7 @@ def test_what_is_no_exercise_is_reported_and_all_else_is_graded(folder):
 
     hand_in(place / "frida" / "01.ipynb", 1, solutions(1), change=path_as_id)
     marks = grade(find([place]), SEED, jobs=2)
-    said = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
+    texts = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
     assert [each.points for each in marks.submissions] == [11, 0, 0, 0, 0, 11]
     for name, why in {
         "berta": "links are not followed",
@@ -372,7 +372,7 @@ def test_what_is_no_exercise_is_reported_and_all_else_is_graded(folder):
         "emma": "no JSON",
         "frida": "belongs to no task of this edition",
     }.items():
-        assert why in said[name]
+        assert why in texts[name]
 
 
 @pytest.mark.proof
