@@ -83,7 +83,7 @@ def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
 
 STOPPED = {
     "it tried a forbidden operation, or ended its process":
-        ("PermissionError", "Operation not permitted", "its process has ended"),
+        ("PermissionError", "Operation not permitted", "its process ended before"),
     "it is not valid Python": ("SyntaxError", "IndentationError", "TabError"),
 }  # fmt: skip
 """Remarks on answers that were stopped, each with texts that identify it in a case's result."""

@@ -139,7 +139,7 @@ def test_the_notebooks_check_is_no_oracle_for_the_numbers_of_a_course():
     assert str(right) == str(wrong)
     assert not right.passed
     assert not right.answered
-    assert f"judged when the course is graded, 0 of {task('05.2').points} points" in str(right)
+    assert f"checked when the course is graded, 0 of {task('05.2').points} points" in str(right)
     assert check_here("05.3", tree).answered
     exercise(5, names)
     assert check_here("05.2", numbers.answer(numbers.published)).passed

@@ -310,7 +310,7 @@ def test_nothing_is_imported_from_the_folder_in_which_one_grades(folder, monkeyp
 
 def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
     monkeypatch.setattr(servers.sys, "executable", "/bin/false")
-    with pytest.raises(DpbookError, match="no marks are given"):
+    with pytest.raises(DpbookError, match="no marks were written"):
         graded(folder / "no server", {"a": text("return None")})
 
 
@@ -368,8 +368,8 @@ def test_what_is_no_exercise_is_reported_and_all_else_is_graded(folder):
     for name, why in {
         "berta": "links are not followed",
         "cora": "200 MB",
-        "dora": "no file",
-        "emma": "no JSON",
+        "dora": "not a regular file",
+        "emma": "not valid JSON",
         "frida": "belongs to no task of this edition",
     }.items():
         assert why in texts[name]
