@@ -107,7 +107,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if "measurement" in cell.metadata.get("tags", []) and not skipped:
         stored, found = shape(coalesce_streams(cell.outputs)), shape(item.test_outputs)
         if stored != found:
-            item.raise_cell_error("A measurement's output has another form", f"stored: {stored}\nfound:  {found}")
+            item.raise_cell_error("A measurement's output changed shape", f"stored: {stored}\nfound:  {found}")
     return result
 
 

@@ -150,7 +150,7 @@ def change_a_title(cell):
 LIES = {
     "output_differs": ("a", 1, lambda cell: cell.outputs[0].data.update({"text/plain": "3"}), "Cell outputs differ"),
     "no_longer_raises": ("a", 3, lambda cell: cell.update(source="1 / 1"), "Cell outputs differ"),
-    "measurement": ("a", 4, lose_a_line, "changed its shape"),
+    "measurement": ("a", 4, lose_a_line, "changed shape"),
     "a_number_in_a_picture": ("a", 8, draw_another_number, "Cell outputs differ"),
     "never_executed": ("b", 1, forget, "never executed"),
     "words_of_a_picture_that_varies": ("b", 9, change_a_title, "Cell outputs differ"),
@@ -208,7 +208,7 @@ def test_notebooks_that_fail_are_left_as_they_ran(lies, folders):
 def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can_be_written(tmp_path, monkeypatch):
     path = store(tmp_path / "a.ipynb", "1")
     monkeypatch.setattr(validation.checkout, "root", lambda: path.parent)
-    with pytest.raises(DpbookError, match="written over"):
+    with pytest.raises(DpbookError, match="overwrite"):
         validation.compare([path], failed=path.parent)
     with pytest.raises(DpbookError, match="cannot write failing notebooks"):
         validation.compare([path], failed=path / "folder")
@@ -281,9 +281,9 @@ def test_a_path_with_nothing_to_validate_is_an_error(tmp_path, work):
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "copy.ipynb").touch()
-    with pytest.raises(DpbookError, match=r"notes\.txt is no notebook"):
+    with pytest.raises(DpbookError, match=r"notes\.txt is not a notebook"):
         work([tmp_path / "notes.txt"])
-    with pytest.raises(DpbookError, match="holds no notebooks"):
+    with pytest.raises(DpbookError, match="contains no notebooks"):
         work([tmp_path])
 
 
