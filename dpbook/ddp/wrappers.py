@@ -263,4 +263,4 @@ def check_not_wrapped(named: Iterable[tuple[str, nn.Parameter]]) -> None:
     """Raise `InvalidArgument` if one of the parameters has a wrapper."""
     twice = [name for name, parameter in named if hasattr(parameter, _MARK)]
     if twice:
-        raise InvalidArgument("module", f"with {twice[0]} wrapped already", "unwrapped first: wrapper.unwrap()")
+        raise InvalidArgument("module", f"a module whose {twice[0]} is wrapped", "unwrapped first: wrapper.unwrap()")

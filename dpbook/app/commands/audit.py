@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     for name, path in (("json", args.json), ("html", args.html)):
         if path and not path.parent.is_dir():
-            raise InvalidArgument(name, str(path), "a file in a folder that exists")
+            raise InvalidArgument(f"--{name}", str(path), "a file in a folder that exists")
     if args.read:
         return _tell(judge_recording(args.read, args.replay), args, str(args.read))
     if not args.script:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if args.measure is None and not links:
         raise InvalidArgument("link", args.link, "a link, or a comma-separated list of links")
     if args.json and not args.json.parent.is_dir():
-        raise InvalidArgument("json", str(args.json), "a file in a folder that exists")
+        raise InvalidArgument("--json", str(args.json), "a file in a folder that exists")
     if ranks and (over_nodes := [link.name for link in links if link.inside]):
         raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
     updates = check_int("updates", args.updates, 1)

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if any(each is None for each in guess):
         raise DpbookError("a diagnosis needs --cause, --rank and --line together")
     if args.rank != "all" and not args.rank.isdecimal():
-        raise InvalidArgument("rank", args.rank, "a number, or all")
+        raise InvalidArgument("--rank", args.rank, "a rank number, or all")
     rank = None if args.rank == "all" else int(args.rank)
     graded = case.graded(args.cause.lower(), rank, args.line)
     for part, right in graded.items():
@@ -56,7 +56,7 @@ def _write(case: Mystery, folder: Path, seed: int) -> int:
 
     path = folder / SCRIPT
     if path.exists() and path.read_text(encoding="utf-8") != case.script:
-        raise InvalidArgument("folder", folder, f"a folder without a different {SCRIPT}; choose one with --folder")
+        raise InvalidArgument("folder", folder, f"a folder without another {SCRIPT}; choose one with --folder")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(case.script, encoding="utf-8")
     print(f"{path}, for {case.world} ranks. Its user says: {case.exhibit.symptom}\n")

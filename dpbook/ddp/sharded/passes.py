@@ -154,7 +154,9 @@ class Passes:
             tensors = list(tensors_in(output))
             if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
                 raise InvalidArgument(
-                    f"the output of {unit.name or 'the module'}", type(output).__name__, "tensors, or a nest of them"
+                    f"the output of {unit.name or 'the module'}",
+                    type(output).__name__,
+                    "tensors, nested or not",
                 )
             for tensor in tensors:
                 if tensor.grad_fn is not None:

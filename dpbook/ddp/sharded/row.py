@@ -162,21 +162,21 @@ class Row:
             member.parameter.grad = None
 
     def check(self) -> None:
-        """Raise `InvalidArgument` where a parameter is no slice of the shard any more, or trained when others are not.
+        """Raise `InvalidArgument` if a parameter is no longer a slice of the shard, or trained when others are not.
 
         Its values would be lost silently, because the shard is what is gathered.
         """
         memory = self.shard.untyped_storage()._cdata
         for member in self.members:
             if member.parameter.untyped_storage()._cdata != memory or member.parameter.dtype != self.shard.dtype:
-                expected = "where it was: move and convert a module before it is wrapped, and write into its parameters"
-                raise InvalidArgument(member.name, "in other memory or of another dtype", expected)
+                expected = "a slice of the shard: move and convert a module before wrapping, and write in place"
+                raise InvalidArgument(member.name, "a tensor in other memory or of another dtype", expected)
             if member.parameter.requires_grad != self.trained:
-                expected = "set before the module is wrapped, or between `unwrap` and the next wrapping"
+                expected = f"{self.trained}: change it before wrapping, or between `unwrap` and the next wrapping"
                 raise InvalidArgument(f"requires_grad of {member.name}", member.parameter.requires_grad, expected)
             if member.parameter._backward_hooks or member.parameter._post_accumulate_grad_hooks:
-                expected = "none: gradients come to whole weights, and to the parameter when they have been summed"
-                raise InvalidArgument(f"hooks of {member.name}", "on its gradient", expected)
+                expected = "none: only whole weights get gradients in backward, and the parameter gets the sum later"
+                raise InvalidArgument(f"hooks of {member.name}", "a hook on its gradient", expected)
 
     @property
     def alive(self) -> bool:
@@ -222,7 +222,7 @@ class Row:
     def piece_of(self, index: int, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return this rank's slice of a member's ``values``: a `Slice` like its own, or the whole tensor."""
         if tuple(values.shape) != self.shapes[index]:
-            raise InvalidArgument(f"state_dict[{name!r}]", f"of shape {tuple(values.shape)}", f"{self.shapes[index]}")
+            raise InvalidArgument(f"state_dict[{name!r}]", tuple(values.shape), f"of shape {self.shapes[index]}")
         if isinstance(values, Slice):
             return values.local
         begin = max(self.offsets[index], self.mine.start) - self.offsets[index]
