@@ -81,10 +81,10 @@ def test_the_lab_copies_every_notebook_and_serves_them_with_the_extension(dpbook
     assert sorted(copied) == sorted(path.relative_to(ROOT) for path in NOTEBOOKS)
     root = ["--allow-root"] if os.geteuid() == 0 else []
     command = [str(environment / "bin" / "dpbook"), "lab", "--no-browser", *root]
-    with (tmp_path / "said").open("w") as output:
+    with (tmp_path / "output.txt").open("w") as output:
         lab = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        address, token = wait_for_address(lab, tmp_path / "said")
+        address, token = wait_for_address(lab, tmp_path / "output.txt")
         page = read(f"{address}lab?token={token}").decode()
         listed = json.loads(read(f"{address}api/contents/chapters?token={token}"))
     finally:
@@ -153,7 +153,7 @@ def test_the_autograder_marks_a_submission_as_gradescope_hands_it_in(environment
     for name in ("source", "submission", "results"):
         (root / name).mkdir(parents=True)
     autograder.write(tmp_path / "autograder.zip")
-    with pytest.raises(SystemExit, match="nothing is replaced"):
+    with pytest.raises(SystemExit, match="is not overwritten"):
         autograder.write(tmp_path / "autograder.zip")
     with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
         archive.extractall(root / "source")

@@ -129,13 +129,11 @@ Successfully installed torch-2.13.0 sympy-1.14.0 networkx-3.5
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_the_installation_shows_what_is_fetched_and_an_error(checkout, status):
-    (checkout / "pip.said").write_text(PIP)
-    run = make(
-        checkout, python_that(checkout, FAKE_VENV % f"cat pip.said; echo 'no matching wheel' >&2; exit {status}")
-    )
-    said = run.stdout.splitlines()
-    begin = said.index("Installing dpbook[book] (the first time takes some minutes)")
-    assert said[begin + 1 : begin + 5] == [
+    (checkout / "pip.out").write_text(PIP)
+    run = make(checkout, python_that(checkout, FAKE_VENV % f"cat pip.out; echo 'no matching wheel' >&2; exit {status}"))
+    output = run.stdout.splitlines()
+    begin = output.index("Installing dpbook[book] (the first time takes some minutes)")
+    assert output[begin + 1 : begin + 5] == [
         "  Downloading sympy-1.14.0.whl (6.3 MB)",
         "  Downloading torch-2.13.0-cp311.whl (915.0 MB)",
         "  Using cached networkx-3.5.whl (2.0 MB)",
@@ -147,16 +145,16 @@ def test_the_installation_shows_what_is_fetched_and_an_error(checkout, status):
 
 
 def test_on_a_terminal_one_line_says_all_of_it(checkout):
-    (checkout / "pip.said").write_text(PIP)
-    python_that(checkout, FAKE_VENV % "cat pip.said; exit 0")
+    (checkout / "pip.out").write_text(PIP)
+    python_that(checkout, FAKE_VENV % "cat pip.out; exit 0")
     command = ["tools/venv.sh", "lab"]
     env = {**os.environ, "PYTHON": str(checkout / "python-for-the-test")}
     ours, its = pty.openpty()
     with os.fdopen(ours, "rb", 0) as terminal:
         subprocess.run(command, cwd=checkout, env=env, stdout=its, stderr=its, check=True, timeout=60)
         os.close(its)
-        said = b"".join(iter(lambda: read(terminal), b"")).decode()
-    lines = said.split("\r\n")
+        output = b"".join(iter(lambda: read(terminal), b"")).decode()
+    lines = output.split("\r\n")
     begin = next(number for number, line in enumerate(lines) if line.startswith("Installing dpbook"))
     assert [part.strip() for part in lines[begin + 1].split("\r\033[K")] == [
         "",

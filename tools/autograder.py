@@ -29,7 +29,7 @@ cd "$root/results" && exec dpbook grade "$root/submission" --gradescope "$root/r
 def write(path: Path) -> None:
     """Build the wheel of this checkout, and write the zip. A file that exists is not replaced."""
     if path.exists():
-        sys.exit(f"{path} exists, and nothing is replaced: move it, or name another")
+        sys.exit(f"{path} already exists and is not overwritten: move it, or choose another name")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

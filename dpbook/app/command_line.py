@@ -31,17 +31,17 @@ from dpbook.core import DpbookError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "lab": (lab, "copy the notebooks to workbook/ and open JupyterLab there"),
-    "doctor": (doctor, "say what this machine can run, and what is missing"),
+    "doctor": (doctor, "check what this machine can run, and list what is missing"),
     "validate": (validate, "run notebooks and compare every output with the stored one"),
     "bench": (bench, "time all-reduces between processes, over message sizes"),
     "launch": (launch, "train on several processes: your script, or our program"),
-    "audit": (audit, "say whether your script trains as one process would"),
-    "diagnose": (diagnose, "name the rank that missed a collective, from Flight Recorder dumps"),
+    "audit": (audit, "check whether your script trains as one process would"),
+    "diagnose": (diagnose, "read Flight Recorder dumps and name the rank that missed a collective"),
     "forecast": (forecast, "predict how long a step of your script takes on more GPUs"),
-    "grade": (grade, "mark exercises: a notebook, a folder, a class"),
+    "grade": (grade, "grade exercises: a notebook, a folder or a class"),
     "nbgrader": (nbgrader, "write a course for nbgrader"),
-    "report": (report, "write the report of a run again"),
-    "course": (course, "write the exercises with a course's own numbers"),
+    "report": (report, "rewrite the report of a run"),
+    "course": (course, "write the exercises with different numbers for a course"),
     "book": (book, "build the book as static web pages, or as a PDF"),
     "slides": (slides, "make slides from chapters"),
     "mystery": (mystery, "write a training script with a mistake to find"),
@@ -50,13 +50,13 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
 BOOK = (
     "filelock", "ipywidgets", "jupyterlab", "latex2mathml", "matplotlib", "mistune", "pygments", "tqdm",
 )  # fmt: skip
-"""The modules of the extra in pyproject.toml."""
+"""Modules of the extra ``book`` in pyproject.toml."""
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lab", "validate", "slides"), BOOK),
     "book": ("mistune", "pygments", "latex2mathml"),
     "launch": ("matplotlib",),
 }
-"""Those that a command always needs; a launch of a script needs none."""
+"""Modules of the extra that a command needs; launching a user's script needs none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     if close := get_close_matches(own[0], COMMANDS, n=1) if own[0] not in COMMANDS else []:
-        parser.error(f"{own[0]} is no command; did you mean {close[0]}?")
+        parser.error(f"unknown command '{own[0]}'; did you mean '{close[0]}'?")
     args, unknown = parser.parse_known_args(own)
     if unknown and args.command != "launch":
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.unknown, args.script = unknown, script
     if missing := _missing(args.command, script):
         print(f"dpbook {args.command}: needs {', '.join(missing)}: pip install 'dpbook[book]'", file=sys.stderr)
@@ -100,7 +100,7 @@ def _missing(command: str, script: list[str] | None) -> list[str]:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Return our arguments, and the script and its own for a command that starts one; None without a script.
+    """Split ``argv`` into dpbook's arguments and the script with its own; the script is None if there is none.
 
     The script is what comes after "--", or the first word that ends in ".py", or "-m" and a module.
     """
@@ -115,7 +115,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Wraps text, but for lines that begin with a space: examples."""
+    """Formatter that wraps the help text, except lines that begin with a space (examples)."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = text.splitlines()
@@ -128,5 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dpbook {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (command, purpose) in COMMANDS.items():
-        command.add(commands.add_parser(name, help=purpose, formatter_class=_HelpFormatter))
+        subparser = commands.add_parser(name, help=purpose, formatter_class=_HelpFormatter)
+        subparser.set_defaults(parser=subparser)
+        command.add(subparser)
     return parser

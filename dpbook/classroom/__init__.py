@@ -1,4 +1,4 @@
-"""Graded tasks: judged at once in the notebook, by the values that an answer yields.
+"""Graded tasks: an answer is judged at once in the notebook, by the values that it returns.
 
 CONTRIBUTING.md explains how to write one.
 """

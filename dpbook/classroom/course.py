@@ -1,4 +1,4 @@
-"""Exercises and solutions with the numbers of a course: the book's notebooks, in which phrases are replaced."""
+"""Exercises and solutions with the numbers of one course: the book's notebooks with some phrases replaced."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ANSWER = re.compile(
 
 
 def varying() -> list[Numbers[Any]]:
-    """Return the tasks that have numbers of a course, in order. Imports all checks of the book."""
+    """Return the tasks whose numbers vary with the course seed, in order. Imports all checks of the book."""
     found: list[Numbers[Any]] = []
     for chapter in sorted({each.number for each in checkout.chapters() if list_tasks(each.number)}):
         found += numbers_of(chapter)
@@ -28,11 +28,11 @@ def varying() -> list[Numbers[Any]]:
 def write_course(seed: int, folder: Path, for_teachers: Path) -> list[Path]:
     """Write the exercises of the course ``seed`` into ``folder``, and their solutions into ``for_teachers``.
 
-    Raises `DpbookError` if one of these folders is in the other: whoever hands out one would hand out both.
+    Raises `DpbookError` if one of these folders contains the other: handing out one would hand out both.
     """
     places = folder.resolve(), for_teachers.resolve()
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
-        raise DpbookError(f"{for_teachers} and {folder} lie in one another: name a folder beside it for the solutions")
+        raise DpbookError(f"{for_teachers} and {folder} must not contain each other: choose another one")
     made = []
     for name, solution in solutions(seed):
         for place, notebook in ((for_teachers, solution), (folder, learners(solution, name))):
@@ -67,7 +67,7 @@ def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -
         cells.append(_with(cell, text, stale))
     for name, phrases in missing.items():
         for phrase in phrases:
-            raise DpbookError(f"task {name}: its text does not have {phrase!r}, where a number of a course would stand")
+            raise DpbookError(f"task {name}: its text does not contain {phrase!r}, which the course replaces")
     return {**solution, "cells": cells}
 
 

@@ -52,7 +52,7 @@ IMAGE = re.compile(r"<img\b[^>]*>")
 BLOCKS = ("-", "1.", "|", "$")
 """With what lists, tables and formulas begin."""
 MEASURED = "Measured on one machine: another's numbers differ."
-ASK = "Everybody writes down an answer, or raises a hand for one, before you go on. Let somebody say why."
+ASK = "Let everybody write down an answer, or raise a hand for one, before you continue. Ask somebody to explain it."
 
 
 class Slide(NamedTuple):
@@ -72,7 +72,7 @@ def write_slides(notebook: Path, folder: Path) -> Path:
     try:
         made = [*slides(read(notebook)["cells"]), *_exercise(notebook.stem)]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DpbookError(f"{notebook} cannot be read as a notebook ({error!r})") from None
+        raise DpbookError(f"{notebook} is not a readable notebook ({error!r})") from None
     if not made:
         raise DpbookError(f"{notebook} has no cell from which a slide can be made")
     page = render_page("slides.html", title=made[0].heading, slides=made, palette=palette)
@@ -81,12 +81,12 @@ def write_slides(notebook: Path, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page.encode())
     except OSError as error:
-        raise DpbookError(f"{path} cannot be written ({error.strerror})") from None
+        raise DpbookError(f"cannot write {path} ({error.strerror})") from None
     return path
 
 
 def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
-    """Yield the beats of a chapter in order. What a reader reads between them is left to the speaker."""
+    """Yield the slides of a chapter in order. The text between them is left to the speaker."""
     section = ""
     for place, cell in enumerate(cells):
         if cell["id"] == "ways-on":

@@ -40,7 +40,7 @@ class Chapter:
 
     @property
     def number(self) -> int:
-        """The number of the chapter; an optional one has that of the chapter beside it."""
+        """Number of the chapter; an optional chapter has the number of the chapter beside it."""
         return int(self.label[:2])
 
     @property
@@ -68,7 +68,7 @@ def root() -> Path:
 
 
 def book() -> Path:
-    """Return the folder with ``chapters`` and ``exercises``: the checkout, or that in the installed package."""
+    """Return the folder with ``chapters`` and ``exercises``: the checkout, or a folder of the installed package."""
     published = PACKAGE / "published"
     return published if published.is_dir() else root()
 

@@ -1,4 +1,4 @@
-"""Data parallelism for torch, from scratch: wrappers, a sharded optimizer, an emulated link, and what measures them."""
+"""Data parallelism for torch, from scratch: wrappers, a sharded optimizer, an emulated link, and measurements."""
 
 from dpbook.ddp.emulated_link import ObservedLink, SlowCall, SlowLink, observe_step, slow, step_time
 from dpbook.ddp.measurements import measure_layers, specification

@@ -1,13 +1,13 @@
-"""An emulated slow link: a collective is not complete before a link of given speed would have carried its bytes.
+"""An emulated slow link: a collective completes no earlier than a link of the given speed could carry its bytes.
 
-The bytes really travel over gloo or NCCL, as fast as they can; their *completion* is held back until a timer says so.
-The link begins to carry them when the last rank has joined: until then some are not there. Waiting costs no core,
-so computation that goes on meanwhile is really hidden, in wall time, on any laptop. Where work is queued, on an
-accelerator, it is the host that waits, before a call until its bytes are computed and after it until they have arrived:
-there the link shows the price of a call, and no overlap.
+The bytes really travel over gloo or NCCL, as fast as they can; their *completion* is delayed by a timer. The link
+begins to carry them when the last rank has joined, because until then some bytes are missing. Waiting uses no core, so
+computation during the wait is really hidden, in wall time, on any laptop. On an accelerator, where work is queued, the
+host waits: before a call until its bytes are computed, and after it until they have arrived. There the link shows the
+price of a call, but no overlap.
 Every number that comes from such a link must say so. The ranks compare their clocks, so they are on one machine.
 
-`step_time` measures a step, and `observe_step` what ran when in it.
+`step_time` measures a step, and `observe_step` returns the spans of a step.
 """
 
 import threading
@@ -31,10 +31,10 @@ from dpbook.ranks import moment, now
 
 
 class SlowCall:
-    """A collective over a link, and beside it the latest of the moments at which the ranks have come.
+    """A collective over a link, together with a second one that finds the time at which the last rank joined.
 
     ``begin`` begins it on ``tensor``; ``seconds`` is what the link takes for it, ``before`` the call that it carries
-    first. Moments are those of `time.monotonic`; whoever asks for one waits until the last rank has come.
+    first. Moments are those of `time.monotonic`; reading one waits until the last rank has joined.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SlowCall:
 
     @property
     def begin(self) -> float:
-        """When the link began to carry it: all ranks had come, and the link was free."""
+        """Time at which the link began to carry the call: all ranks had joined, and the link was free."""
         with self._lock:
             if not self._begin:
                 free = self._before.end if self._before else 0.0
@@ -69,7 +69,7 @@ class SlowCall:
         return self.begin + self.seconds
 
     def wait(self) -> None:
-        """Return when the sum is there and the link has carried it."""
+        """Wait until the sum is available and the emulated link has carried it."""
         self._work.wait()
         now(self._device)  # on an accelerator only the stream has waited until here
         time.sleep(max(0.0, self.end - time.monotonic()))
@@ -125,16 +125,16 @@ class SlowLink:
 
 
 def slow(link: Link, group: dist.ProcessGroup | None = None) -> AllReduce:
-    """An ``all_reduce`` for our wrappers over an emulated ``link``."""
+    """Return an ``all_reduce`` for our wrappers over an emulated ``link``."""
     return SlowLink(link, group).all_reduce
 
 
 Loss = Callable[[nn.Module], torch.Tensor]
-"""Runs forward of a model and returns its loss, a scalar."""
+"""Function that runs the forward pass of a model and returns its loss, a scalar."""
 
 
 def step_time(model: nn.Module, loss: Loss) -> float:
-    """Return the seconds of forward and backward, with whatever they wait for; all ranks begin together."""
+    """Return the seconds of forward and backward, including their waits; all ranks begin together."""
     device = _begin_together(model)
     begun = now(device)
     loss(model).backward()
@@ -142,7 +142,7 @@ def step_time(model: nn.Module, loss: Loss) -> float:
 
 
 class ObservedLink(SlowLink):
-    """A `SlowLink` that keeps its calls, which know when the link began to carry them and when they had arrived."""
+    """A `SlowLink` that keeps its calls, each with the times at which the link began and finished carrying it."""
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(link, group)
@@ -155,7 +155,7 @@ class ObservedLink(SlowLink):
 
 
 def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span, ...]:
-    """Run a step of a wrapped ``model`` whose calls go over ``link``, and return what ran when on this rank.
+    """Run a step of a wrapped ``model`` whose calls go over ``link``, and return the spans of this rank.
 
     One span for forward, one for backward until its last gradient is ready, and one for each call. Times are those
     of `time.monotonic`, one clock for all processes of a machine; the spans of its ranks make up one `Timeline`.
@@ -187,7 +187,7 @@ def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span
 
 
 def _begin_together(model: nn.Module) -> torch.device:
-    """Wait until all ranks are here, with nothing left to do; the device of the ``model``."""
+    """Wait until all ranks have finished their queued work; return the device of the ``model``."""
     for parameter in model.parameters():
         parameter.grad = None
     device: torch.device = next(model.parameters()).device

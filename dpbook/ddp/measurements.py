@@ -23,7 +23,7 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
         loss: runs forward and returns the loss, a scalar.
         repeats: backward passes that count, after one that does not.
 
-    Raises `InvalidArgument` where a trained parameter gets no gradient.
+    Raises `InvalidArgument` if a trained parameter gets no gradient.
     """
     check_int("repeats", repeats, 1)
     named = {p: name for name, p in module.named_parameters() if p.requires_grad}
@@ -63,5 +63,5 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
 
 
 def specification(name: str, parameter: torch.Tensor) -> Tensor:
-    """A parameter's gradient as a plan sees it."""
+    """Return the specification of a parameter's gradient, the input of a bucket plan."""
     return Tensor(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."), str(parameter.device))

@@ -22,11 +22,11 @@ class Handle(Protocol):
     """A collective under way."""
 
     def wait(self) -> object:
-        """Return when its result is there."""
+        """Wait until the result is available."""
 
 
 AllReduce = Callable[[torch.Tensor], Handle]
-"""Begin to sum a 1-D tensor over all ranks in place."""
+"""Function that begins to sum a 1-D tensor over all ranks, in place."""
 
 
 def call_when_ready(parameter: torch.Tensor, owner: Any, method: Callable[..., None], *args: Any) -> RemovableHandle:
@@ -45,7 +45,7 @@ def call_when_ready(parameter: torch.Tensor, owner: Any, method: Callable[..., N
 
 
 LARGE = 2**15
-"""Elements. A gradient of so many goes into its bucket at once, while it is in the cache; smaller ones go together."""
+"""Number of elements from which a gradient is copied into its bucket at once, while cached; smaller ones wait."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Reducer:
         self.hooks = [call_when_ready(p, self, Reducer._gradient_ready, i) for i, p in enumerate(self.parameters)]
 
     def forget(self) -> None:
-        """End what a backward that raised has left behind: its messages still write into the buckets."""
+        """Wait for the messages of a backward that raised, because they still write into the buckets."""
         self._running = self._awaited = False
         for bucket in self.buckets:
             self._receive(bucket)
@@ -123,7 +123,7 @@ class Reducer:
         return _Bucket(buffer, members)
 
     def watch(self, output: object) -> None:
-        """Learn from a forward's ``output`` when the backward through it ends, also where others begin within it.
+        """Watch a forward's ``output`` to detect the end of the backward through it, also with nested backwards.
 
         A re-entrant checkpoint runs a backward of its own inside; the first gradient may come from there.
         """
@@ -146,7 +146,7 @@ class Reducer:
             self._finish()
 
     def _gradient_ready(self, index: int) -> None:
-        """One gradient is complete on this rank. Runs once per parameter and backward, so it calls little."""
+        """Handle a gradient that is complete on this rank. Runs once per parameter and backward, so it must be fast."""
         if not self.enabled:
             return
         if not self._running:
@@ -167,7 +167,7 @@ class Reducer:
             self._send_full()
 
     def _begin(self) -> None:
-        """The first gradient of a backward: nothing is in the buckets, and `_finish` comes at the end of it."""
+        """Handle the first gradient of a backward: the buckets are empty, and `_finish` will run at its end."""
         self._running, self._next, self.order = True, 0, []
         for bucket in self.buckets:
             bucket.missing, bucket.small = set(bucket.members), []
@@ -180,14 +180,14 @@ class Reducer:
             self._next += 1
 
     def _send(self, bucket: _Bucket) -> None:
-        """Fill in what is not in the bucket yet, and begin to sum."""
+        """Copy the remaining gradients into the bucket, and begin to sum it."""
         self._fill(bucket, [*bucket.small, *bucket.missing])
         bucket.handle = self.all_reduce(bucket.buffer)
         self.sent.calls += 1
         self.sent.nbytes += bucket.buffer.numel() * bucket.buffer.element_size()
 
     def _fill(self, bucket: _Bucket, indices: Sequence[int]) -> None:
-        """Bring gradients into their bucket, times 1/world, and make them views of it. None counts as 0.
+        """Copy gradients into their bucket, times 1/world, and make them views of it. None counts as 0.
 
         They are scaled before the sum, as torch does it: the other order has other bits.
         """
@@ -215,7 +215,7 @@ class Reducer:
                 torch._foreach_mul_([bucket.buffer] if whole else views, self.scale)
 
     def _finish(self) -> None:
-        """The end of backward: send what is left, wait for all, and say which parameters got no gradient."""
+        """Handle the end of backward: send the remaining buckets, wait for all, and report unused parameters."""
         unused = sorted(index for bucket in self.buckets for index in bucket.missing)
         gradients = {index: self.parameters[index].grad for index in unused} if self.find_unused else {}
         kept = {index: None if gradient is None else gradient.clone() for index, gradient in gradients.items()}

@@ -140,11 +140,11 @@ class _Row:
                 piece.grad = None
 
     def gather(self, all_gather: Half) -> None:
-        """Give every rank the pieces of all, in place."""
+        """Gather the pieces of all ranks, in place."""
         if self.parameters:
             all_gather(self.memory).wait()
 
 
 def _dense(like: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
-    """A tensor without gaps that lies as ``like`` does: its ``values``, or on "meta" none."""
+    """Return a dense tensor with the strides of ``like``: its ``values``, or no values on the "meta" device."""
     return torch.empty_like(like, device="meta") if values is None else torch.empty_like(like).copy_(values)

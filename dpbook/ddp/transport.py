@@ -1,4 +1,4 @@
-"""A schedule moves the gradients: an all-reduce that is data, as the all-reduce of a DDP.
+"""Schedules as the all-reduce of a DDP: an all-reduce that is data moves the gradients.
 
 model = BucketedDDP(module, all_reduce=over(collectives.ring))
 ddp.register_comm_hook(None, over(collectives.ring).hook)  # torch's DistributedDataParallel
@@ -20,7 +20,7 @@ from dpbook.core import InvalidArgument, RankFailed
 from dpbook.ranks import prepare
 
 GRACE = 1.0
-"""Seconds that an all-reduce which is under way at the end of the process has to finish."""
+"""Seconds that an all-reduce in progress at the end of the process may take to finish."""
 
 Call = tuple[Callable[[], object], torch.Tensor, torch.futures.Future[torch.Tensor]]
 
@@ -28,7 +28,7 @@ Call = tuple[Callable[[], object], torch.Tensor, torch.futures.Future[torch.Tens
 def over(
     all_reduce: Schedule | Program | Callable[[int], Schedule], group: dist.ProcessGroup | None = None
 ) -> "BackgroundAllReduce":
-    """An ``all_reduce`` for our wrappers, and a hook for torch's, that a schedule or a rank program carries out.
+    """Return an ``all_reduce`` for our wrappers, with a hook for torch's, that executes a schedule or a rank program.
 
     Args:
         all_reduce: a schedule; a function of one argument, the world, that makes one, such as `collectives.ring`; or a
@@ -53,7 +53,7 @@ def over(
 
 
 class BackgroundAllReduce:
-    """Sums tensors beside computation, one after another in the order of the calls; made by `over`.
+    """Sums tensors in the background, one after another in the order of the calls; made by `over`.
 
     Tensors on the CPU are summed by a thread. Those on an accelerator are summed on a stream of their own, in the order
     of the schedule, by the backend's send and receive; the host only queues them. A rank program needs the CPU.
@@ -73,7 +73,7 @@ class BackgroundAllReduce:
     def __call__(self, tensor: torch.Tensor) -> "torch.futures.Future[torch.Tensor] | QueuedSum":
         """Begin to sum a contiguous 1-D tensor over the ranks, in place; what our wrappers call.
 
-        ``wait()`` of what is returned waits for the sum, and raises what carrying it out has raised. On an accelerator
+        ``wait()`` of the result waits for the sum, and raises the error of its execution. On an accelerator
         the current stream waits, and not the host.
         """
         run = prepare(self.all_reduce, tensor, self.group)
@@ -107,7 +107,7 @@ class BackgroundAllReduce:
 
 
 class QueuedSum:
-    """A sum that has been queued on ``stream``."""
+    """An all-reduce that has been queued on ``stream``."""
 
     def __init__(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
         self._tensor, self._stream, self._end = tensor, stream, stream.record_event()
@@ -142,13 +142,13 @@ def _needs_one_argument(function: object) -> bool:
 
 
 def _carry_out(calls: SimpleQueue[Call | None]) -> None:
-    """Carry out one call after another in the thread, until None comes. It holds nothing while it waits."""
+    """Execute one call after another in the thread, until it gets None. It keeps no references while it waits."""
     failure = None
     while (call := calls.get()) is not None:
         run, tensor, done = call
         try:
             if failure is not None:
-                raise RankFailed(f"not begun, because an all-reduce before it failed: {failure}")
+                raise RankFailed(f"not started, because an earlier all-reduce failed: {failure}")
             run()
             done.set_result(tensor)
         except BaseException as error:  # raised again by whoever waits; sys.exit in a rank program too
@@ -158,7 +158,7 @@ def _carry_out(calls: SimpleQueue[Call | None]) -> None:
 
 
 def _end(calls: SimpleQueue[Call | None], thread: threading.Thread) -> None:
-    """End the thread. One that waits for ranks which do not come is left behind: gloo cannot be called off."""
+    """End the thread. A thread that waits for ranks that never join is abandoned: gloo calls cannot be cancelled."""
     calls.put(None)
     if thread is not threading.current_thread():
         thread.join(GRACE)

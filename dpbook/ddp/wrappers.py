@@ -1,8 +1,9 @@
-"""Data-parallel training from scratch: three wrappers with one interface, and the same bits.
+"""Data-parallel training from scratch: three wrappers with one interface and bit-identical results.
 
-They differ in the plan of their messages and in when these go out, as the strategies of `dpbook.overlap` do: `NaiveDDP`
+They differ in the plan of their messages and in the time at which these are sent, as the strategies of `dpbook.overlap`
+do: `NaiveDDP`
 sends one message per tensor after backward, `HookDDP` one per tensor during backward, `BucketedDDP` one per bucket
-during backward. The plans are those of `dpbook.overlap`, so that what is simulated is what runs.
+during backward. The plans are those of `dpbook.overlap`, so the simulated step is the real one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from dpbook.overlap import CAP, FIRST_CAP, Plan, first_step_plan, per_tensor_pla
 def replicate(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Give every rank rank 0's parameters and buffers, in place.
 
-    Raises `ReplicasDiffer` on every rank, naming the first difference, where the ranks' modules do not have the same
+    Raises `ReplicasDiffer` on every rank, naming the first difference, if the ranks' modules do not have the same
     parameters and buffers: same names, shapes and dtypes, and the same ones trained.
     """
     check_alike(module, group)
@@ -66,7 +67,7 @@ def _description(name: str, tensor: torch.Tensor) -> str:
 
 
 _MARK = "_averaged_over_ranks"
-"""Set on parameters that have a wrapper: a second one would average their gradients twice."""
+"""Attribute that marks parameters with a wrapper: a second wrapper would average their gradients twice."""
 
 
 class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -118,11 +119,11 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         mark(parameter for _, parameter in named)
 
     def first_plan(self, find_unused: bool) -> Plan:
-        """The buckets of the first synced backward."""
+        """Return the buckets of the first synced backward."""
         return per_tensor_plan(self.tensors)
 
     def next_plan(self, order: Sequence[int]) -> Plan | None:
-        """The buckets from the second on, given the ready ``order`` of rank 0; None to keep those of the first."""
+        """Return the buckets from the second backward on, given rank 0's ready ``order``; None keeps the first ones."""
         return None
 
     @property
@@ -136,7 +137,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         return self._reducer.sent
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward."""
+        """Run the module's forward."""
         if torch.is_grad_enabled():
             if self._reducer.enabled:
                 self._reducer.forget()
@@ -152,7 +153,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let this rank's gradients add up; the next backward outside sends their sum. Forward belongs inside too."""
+        """Accumulate this rank's gradients; the next backward outside sends their sum. Run forward inside as well."""
         before, self._reducer.enabled = self._reducer.enabled, False
         try:
             yield
@@ -167,7 +168,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         return self.module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The module's own, without a prefix: it fits a process that wraps nothing."""
+        """Return the module's own state without a prefix, so that an unwrapped module can load it."""
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         return state
 
@@ -177,9 +178,9 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     @property
     def ready_order(self) -> tuple[int, ...]:
-        """The order in which the gradients of the first synced backward became ready, on rank 0; () before it.
+        """Order in which the gradients of the first synced backward became ready on rank 0; () before it.
 
-        Before the second one begins each rank still says its own. A checkpoint keeps rank 0's, for `resume_order`.
+        Until the second one begins, each rank returns its own order. A checkpoint keeps rank 0's, for `resume_order`.
         """
         return self._order or self._own_order()
 
@@ -200,7 +201,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         return (*mine, *sorted(set(range(len(self.tensors))) - set(mine))) if self._reducer.sent.syncs else ()
 
     def _replan(self) -> None:
-        """All ranks take the plan for rank 0's ready order: their own may differ."""
+        """Adopt the plan for rank 0's ready order on all ranks: their own orders may differ."""
         order = torch.tensor(self._own_order(), device=self._reducer.parameters[0].device)
         broadcast([order], self.group)
         self.resume_order(order.tolist())
@@ -247,19 +248,19 @@ def _trained(module: object) -> list[tuple[str, nn.Parameter]]:
 
 
 def mark(parameters: Iterable[nn.Parameter]) -> None:
-    """Note that they have a wrapper."""
+    """Mark the parameters as wrapped."""
     for parameter in parameters:
         setattr(parameter, _MARK, True)
 
 
 def unmark(parameters: Iterable[nn.Parameter]) -> None:
-    """Note that they have none any more."""
+    """Mark the parameters as no longer wrapped."""
     for parameter in parameters:
         delattr(parameter, _MARK)
 
 
 def check_not_wrapped(named: Iterable[tuple[str, nn.Parameter]]) -> None:
-    """Raise `InvalidArgument` where one of them has a wrapper."""
+    """Raise `InvalidArgument` if one of the parameters has a wrapper."""
     twice = [name for name, parameter in named if hasattr(parameter, _MARK)]
     if twice:
-        raise InvalidArgument("module", f"with {twice[0]} wrapped already", "unwrapped first: wrapper.unwrap()")
+        raise InvalidArgument("module", f"a module whose {twice[0]} is wrapped", "unwrapped first: wrapper.unwrap()")

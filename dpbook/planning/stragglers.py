@@ -284,7 +284,7 @@ def local_steps(times: StepTimes, world: int, steps: int) -> float:
     """
     check_step_times(times)
     if isinf(times.deviation):
-        raise InvalidArgument("times", times, "of finite deviation: no sum of other times becomes normal")
+        raise InvalidArgument("times", times, "times with a finite standard deviation")
     return slowest(Normal(times.mean, times.deviation / sqrt(check_int("steps", steps, 1))), world)
 
 

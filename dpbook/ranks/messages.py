@@ -227,7 +227,7 @@ class ProcessComm:
 
     def _begin_to_send(self, view: NDArray[Any], to: int) -> list[dist.Work | None]:
         if view.dtype.kind in "OV":
-            raise InvalidArgument("view", f"an array of {view.dtype}", "of a plain dtype to travel between processes")
+            raise InvalidArgument("view", f"an array of {view.dtype}", "an array of plain numbers")
         header = np.array([(view.size, view.dtype.str)], HEADER)
         parts = [_as_bytes(part) for part in (header, view) if part.size]
         return [dist.isend(part, group=self._group, group_dst=to) for part in parts]

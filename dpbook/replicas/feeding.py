@@ -295,7 +295,7 @@ def feed(
 def _check_indices(indices: list[int], examples: int) -> Array:
     order = np.array(indices) if indices else np.empty(0, np.int64)
     if order.ndim != 1 or order.dtype.kind not in "iu" or not ((order >= 0) & (order < examples)).all():
-        raise InvalidArgument("samplers", indices, f"such that they yield integers from 0 to {examples - 1}")
+        raise InvalidArgument("samplers", indices, f"iterables of integers from 0 to {examples - 1}")
     return order
 
 

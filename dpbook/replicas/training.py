@@ -223,7 +223,7 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[UpdateShard
         if settings.report:
             settings.report(step + 1, losses[-1])
     if not losses:
-        raise InvalidArgument("accumulation", "no update at all", "at most the number of micro-batches in an epoch")
+        raise InvalidArgument("accumulation", "a run without updates", "at most the micro-batches of an epoch")
     final_loss = model.loss(params[0], *data)
     traffic = np.diff(sent, axis=0), np.diff(rounds)
     return Run(params, np.array(losses), final_loss, np.array(drifts), np.array(gaps), np.array(local_losses), *traffic)

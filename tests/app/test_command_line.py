@@ -74,7 +74,7 @@ def test_a_command_that_is_misspelled_is_answered_with_the_one_that_is_meant(cap
     with pytest.raises(SystemExit) as end:
         main(["adit", "train.py"])
     assert end.value.code == 2
-    assert "adit is no command; did you mean audit?" in capsys.readouterr().err
+    assert "unknown command 'adit'; did you mean 'audit'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def resumed(trials: int) -> tuple[int, list[float]]:
             def killed(folder: Path = folder) -> None:
                 launch = restarts.begin(folder, "--no-alone", "--no-predict", "--max-restarts", "1")
                 restarts.kill_rank_1(folder, launch)
-                said, _ = launch.communicate()
-                assert "resumed after step" in said, said
+                output, _ = launch.communicate()
+                assert "resumed after step" in output, output
 
             times.append(seconds(killed))
             alike += restarts.same_bits(wanted, restarts.weights(folder))

@@ -87,8 +87,8 @@ def _wait_until_it_answers(process, runtime, directory, log):
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError, ValueError):  # not there yet, half-written, not listening yet
-            said = json.loads((runtime / f"jpserver-{process.pid}.json").read_text())
-            server = Server(directory, said["url"], said["token"])
+            description = json.loads((runtime / f"jpserver-{process.pid}.json").read_text())
+            server = Server(directory, description["url"], description["token"])
             server.api("status")
             return server
         time.sleep(0.1)

@@ -153,12 +153,12 @@ def test_a_guess_of_several_numbers_is_compared_one_by_one(open_page):
     page = open_page("chapters/01_four_phase_loop")
     question = page.locator(".prediction", has_text="How many steps does an epoch have with 1, 4 and 8 workers?")
     guess, message = question.get_by_label("Your prediction"), question.locator(".message")
-    said = "The numbers of the answer are 24, 6, 3"
+    numbers = "The numbers of the answer are 24, 6, 3"
     for text, comparison in {
         "24, 6 and 3": "These are the numbers of the answer.",
-        "24, 6, 30": f"{said}: your third is 10 times too large.",
-        "12, 6, 4": f"{said}: your first is 2.0 times too small, your third is 33 % too large.",
-        "24": f"{said}.",
+        "24, 6, 30": f"{numbers}: your third is 10 times too large.",
+        "12, 6, 4": f"{numbers}: your first is 2.0 times too small, your third is 33 % too large.",
+        "24": f"{numbers}.",
     }.items():
         guess.fill(text)
         guess.press("Enter")

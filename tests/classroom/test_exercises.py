@@ -320,6 +320,6 @@ def test_each_mistake_of_the_exchange_fails_a_check_of_its_own():
 @pytest.mark.parametrize("path", [of_one_chapter(path) for path in SOLUTIONS])
 def test_an_exercise_says_how_many_tasks_and_points_it_has(path):
     tasks = list_tasks(int(path.name[:2]))
-    said = "".join(read(EXERCISES / path.name)["cells"][0]["source"])
+    text = "".join(read(EXERCISES / path.name)["cells"][0]["source"])
     number = ["zero", "one", "two", "three", "four", "five", "six"][len(tasks)]
-    assert re.search(rf"\b{number} tasks?, {sum(task.points for task in tasks)} points", said, re.IGNORECASE), said
+    assert re.search(rf"\b{number} tasks?, {sum(task.points for task in tasks)} points", text, re.IGNORECASE), text

@@ -125,8 +125,8 @@ def test_the_tasks_that_are_said_to_ask_for_a_value_are_those_without_a_function
 
 def test_the_tasks_that_are_said_to_vary_with_a_course_are_those_that_have_numbers():
     page = (teaching.PLACE / "variants.md").read_text(encoding="utf-8")
-    said = re.findall(r"^\| (\d\d\.\d) \|.*\| (?!nothing)[^|]+ \|$", page, re.MULTILINE)
-    assert said == [numbers.task for numbers in varying()]
+    ids = re.findall(r"^\| (\d\d\.\d) \|.*\| (?!nothing)[^|]+ \|$", page, re.MULTILINE)
+    assert ids == [numbers.task for numbers in varying()]
 
 
 @each("id", lambda: [*unseeded(), "05.3", "05.4"])

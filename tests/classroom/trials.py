@@ -40,8 +40,8 @@ def trial(
         for mutant in mine:
             if mutant.caught_by in tried and judge(asked, LocalAnswer(mutant.answer), seed, {mutant.caught_by}).passed:
                 fails = ", ".join(caught_by(mutant, seed)) or "nothing"
-                said = f"{mutant.name} passes {mutant.caught_by!r}; it fails {fails}"
-                problems.append(f"task {task_id}, seed {seed}: {said}")
+                message = f"{mutant.name} passes {mutant.caught_by!r}; it fails {fails}"
+                problems.append(f"task {task_id}, seed {seed}: {message}")
     return problems
 
 

@@ -126,7 +126,7 @@ def test_what_the_thread_raises_is_raised_by_the_waiter_and_the_others_do_not_ha
 
 def test_after_a_failure_the_ranks_are_out_of_step_and_nothing_is_sent(ranks):
     for rank in ranks:
-        assert rank["failing"]["next call"].startswith("RankFailed: not begun, because an all-reduce before it failed:")
+        assert rank["failing"]["next call"].startswith("RankFailed: not started, because an earlier all-reduce failed:")
 
 
 def test_a_process_ends_although_a_call_was_never_answered(ranks):

@@ -53,9 +53,9 @@ def _fault(machine, fault, **environment):
     """Return the headline of a launch in which the last rank fails, and the seconds until it was printed."""
     begun = time.monotonic()
     ended = machine.launch(str(_script(machine)), fault, options=["--hang-timeout", "60"], **environment)
-    said = [line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ")]
+    messages = [line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ")]
     headline = (
-        next((line for line in said if "rank" in line and "warning:" not in line), "nothing")
+        next((line for line in messages if "rank" in line and "warning:" not in line), "nothing")
         if ended.returncode
         else "status 0"
     )

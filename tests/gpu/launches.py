@@ -299,8 +299,8 @@ def ranks_of_a_notebook_carry_a_schedule(machine):
 @check(place="host", lasting=True)
 def the_doctor_and_a_sweep_run(machine):
     """`dpbook doctor` finds the GPUs and NCCL, and a sweep of `dpbook bench` between accelerators ends well."""
-    said = machine.run("-m", "dpbook", "doctor", "--json")
-    found = json.loads(said.stdout)["torch"]  # packages of the extra `book` may be missing, which is its exit status
+    output = machine.run("-m", "dpbook", "doctor", "--json")
+    found = json.loads(output.stdout)["torch"]  # packages of the extra `book` may be missing, which is its exit status
     assert not found["gloo"], found
     if machine.is_stand_in:
         return {"doctor": found}

@@ -161,12 +161,12 @@ def the_rehearsal_for_adapters_finds_the_peak(gpu):
         torch.accelerator.synchronize()
         torch.accelerator.reset_peak_memory_stats()
         options = ["--steps", "4", "--rank", rank]
-        with shared_folder(gpu) as folder, sigterm_after(0), patch.object(train_adapters, "log", (said := []).append):
+        with shared_folder(gpu) as folder, sigterm_after(0), patch.object(train_adapters, "log", (logs := []).append):
             train_adapters.run(train_adapters.parse([*options, "--out", folder]), gpu.device)
-        (limit,) = (1e9 * float(m[1]) for line in said if (m := re.search(r"at most ([\d.]+) GB", line)))
+        (limit,) = (1e9 * float(m[1]) for line in logs if (m := re.search(r"at most ([\d.]+) GB", line)))
         peak = torch.accelerator.max_memory_allocated()
         figures |= {f"rank {rank}: at most, B": limit, f"rank {rank}: peak, B": peak}
-        assert peak <= limit < 1.1 * peak + 1e6, figures  # it is said in MB
+        assert peak <= limit < 1.1 * peak + 1e6, figures  # the message gives MB
     return figures
 
 

@@ -80,17 +80,17 @@ def _in_ranks(kind, ranks, names, folder, say):
 
     Rank 0 prints the former.
     """
-    outcomes, said = folder / f"outcomes-{len(names)}.jsonl", []
+    outcomes, messages = folder / f"outcomes-{len(names)}.jsonl", []
     script = str(Path(__file__).with_name("in_ranks.py"))
     modules = sorted({CHECKS[name].function.__module__ for name in names})
     variables = QUEUES | {CHOICES: json.dumps([kind, str(outcomes), modules, names])}
     spec = Launch((script,), ranks, hang_timeout=LIMIT, logs=folder / f"logs-{len(names)}", variables=variables)
-    status = launch(spec, said.append).status
+    status = launch(spec, messages.append).status
     lines = outcomes.read_text().splitlines() if outcomes.exists() else []
     found = dict(json.loads(each) for each in lines)
     begun = found.pop(BEGUN, None)  # the last one
     lost = [name for name in names if name not in found]
-    why = "\n".join(said) or f"the ranks ended with status {status}"
+    why = "\n".join(messages) or f"the ranks ended with status {status}"
     for name in [begun] if begun in lost else lost:  # all of them, if the ranks did not come to the first
         found[name] = {"result": REFUTED, "why": why, "figures": {}}
         say(line(name, found[name]))

@@ -45,5 +45,5 @@ def given_away(cells):
     for name, above, answer, below in questions(cells):
         shown = numbers("\n".join(map(visible, below)))
         secret = [number for number, digits in numbers(answer).items() if digits > 1 and number not in numbers(above)]
-        if told := [number for number in secret if number in shown]:
-            yield f"{name}: {told}"
+        if shared := [number for number in secret if number in shown]:
+            yield f"{name}: {shared}"

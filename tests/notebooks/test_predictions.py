@@ -27,9 +27,9 @@ def test_most_questions_have_an_answer_with_numbers():
 
 
 def question(code, *, words="How many bytes?", answer="1,050 MB."):
-    said = f"**Predict.** {words}\n\n<details><summary>Answer</summary>{answer}</details>"
+    text = f"**Predict.** {words}\n\n<details><summary>Answer</summary>{answer}</details>"
     return [
-        {"cell_type": "markdown", "id": "asks", "source": said},
+        {"cell_type": "markdown", "id": "asks", "source": text},
         {"cell_type": "code", "id": "answers", "source": code},
     ]
 

@@ -142,7 +142,7 @@ def test_a_rare_pause_is_nearly_every_step_of_a_large_world():
         (lambda: slowest(3.0, 2), "times must be Uniform, Exponential"),
         (lambda: slowest(Uniform(1, 2), 0), "world must be"),
         (lambda: backup_workers(Uniform(1, 2), 2, -1), "backups must be"),
-        (lambda: local_steps(Pareto(1.0, 2.0), 3, 4), "times must be of finite deviation"),
+        (lambda: local_steps(Pareto(1.0, 2.0), 3, 4), "times must be times with a finite standard deviation"),
         (lambda: simulate_wait(Uniform(1, 2), 3, needed=4), "needed must be an integer from 1 to 3"),
         (lambda: simulate_wait(Uniform(1, 2), 3, seed=-1), "seed must be"),
     ],

@@ -1,1 +1,1 @@
-"""One module a command: `add` puts it into the parser, `run` carries it out, importing what it needs only then."""
+"""One module per command: `add` adds it to the parser; `run` executes it and imports what it needs only then."""

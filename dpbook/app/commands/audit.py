@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dpbook.runs.audit import Verdict
 
 WITHOUT_GPUS = 3
-"""Ranks: sums of two numbers do not depend on their order, so two prove less."""
+"""Default number of ranks. With two, sums do not depend on their order, so an audit would prove less."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.usage = "dpbook audit [options] script.py [its arguments]"
     parser.description = (
         "Run a training script, unchanged, on several ranks, watch its first updates, "
-        "and say whether they are what one process with the whole batch would do. The exit status is 0 if no check "
+        "and check whether they are what one process with the whole batch would do. The exit status is 0 if no check "
         "fails, 1 if a check fails, and 2 if no update was seen."
     )
     parser.epilog = """examples:
@@ -62,14 +62,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch, judge, and tell."""
+    """Run or read the recording, audit it, print the verdict, and return the exit status."""
     from dpbook.core import DpbookError, InvalidArgument, machine
     from dpbook.runs.audit import Audit, audit, judge_recording
     from dpbook.runs.launch import preflight
 
     for name, path in (("json", args.json), ("html", args.html)):
         if path and not path.parent.is_dir():
-            raise InvalidArgument(name, str(path), "a file in a folder that exists")
+            raise InvalidArgument(f"--{name}", str(path), "a file in a folder that exists")
     if args.read:
         return _tell(judge_recording(args.read, args.replay), args, str(args.read))
     if not args.script:
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell(verdict: Verdict, args: argparse.Namespace, name: str) -> int:
-    """Print a verdict, write it where that was asked for, and return the exit status."""
+    """Print a verdict, write it to the requested files, and return the exit status."""
     print(verdict)
     if args.json:
         args.json.write_text(verdict.as_json() + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep, and print what was found."""
+    """Run the sweep and print its results."""
     from dpbook.core import check_int
     from dpbook.runs.report import benchmark
 

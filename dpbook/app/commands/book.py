@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build, and print what was built."""
+    """Build the book and print a summary of the result."""
     from dpbook.app.site import build, draw_films, print_book
     from dpbook.core import checkout
 

@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, compare, tell."""
+    """Read the dumps, compare them, and print the diagnosis."""
     from dpbook.runs.postmortem import read_dumps
 
     dumps = read_dumps(args.folder, args.prefix, args.world)

@@ -9,7 +9,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the diagnosis; the status says whether all is there."""
+    """Print the diagnosis; return 0 if nothing that the book needs is missing, else 1."""
     from dpbook.app.lab.doctor import diagnose
 
     diagnosis = diagnose()

@@ -58,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, simulate, and tell."""
+    """Measure the script, simulate the step on more GPUs, and print the forecast."""
     from dpbook.core import DpbookError, InvalidArgument, check_int
     from dpbook.runs.forecast import ScriptStopped, connection
     from dpbook.runs.launch import Launch
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if args.measure is None and not links:
         raise InvalidArgument("link", args.link, "a link, or a comma-separated list of links")
     if args.json and not args.json.parent.is_dir():
-        raise InvalidArgument("json", str(args.json), "a file in a folder that exists")
+        raise InvalidArgument("--json", str(args.json), "a file in a folder that exists")
     if ranks and (over_nodes := [link.name for link in links if link.inside]):
         raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
     updates = check_int("updates", args.updates, 1)
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 def _forecast(
     spec: Launch, updates: int, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int]
 ) -> tuple[str, str]:
-    """In words, and as JSON."""
+    """Return the forecast as text and as JSON."""
     from dpbook.runs.forecast import as_json, forecast, format_forecast, measure_step
 
     measured = measure_step(spec, updates, _say)
@@ -122,7 +122,7 @@ def _check(spec: Launch, updates: int, worlds: Sequence[int], links: Sequence[Co
 
 
 def _here(ranks: int) -> Connection:
-    """Return the link of this machine, measured."""
+    """Measure the link between ranks of this machine and return it."""
     from dpbook.core import machine
     from dpbook.ranks import sweep, sweep_accelerators
     from dpbook.runs.forecast import fit_connection

@@ -24,33 +24,31 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
-        help="a notebook, a folder of notebooks, or a class: a folder of either",
+        help="a notebook, a folder of notebooks, or a class (a folder of either)",
     )  # fmt: skip
-    parser.add_argument(
-        "--seed", type=int, help="seed of the instances that answers are tried on (default: drawn, and printed)"
-    )
+    parser.add_argument("--seed", type=int, help="seed of the test instances (default: a random one, which is printed)")
     parser.add_argument(
         "--course",
         type=int,
         metavar="SEED",
-        help="seed that was given to dpbook course, if the exercises have its numbers",
+        help="seed that was given to dpbook course, if it wrote the exercises",
     )
     parser.add_argument(
         "-j",
         "--jobs",
         type=int,
         default=os.cpu_count() or 1,
-        help="number of judges that run in parallel (default: %(default)s)",
+        help="number of tasks graded in parallel (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 unless every submission has all points")
-    files = parser.add_argument_group("reports (new files: an existing file is never replaced)")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 unless every submission has full points")
+    files = parser.add_argument_group("reports (an existing file is never overwritten)")
     files.add_argument("--csv", type=Path, metavar="FILE", help="points per task, one row per submission")
     files.add_argument(
         "--format", choices=FORMATS, default=FORMATS[0], help="columns of the CSV file (default: %(default)s)"
     )
     files.add_argument(
-        "--roster", type=Path, metavar="FILE", help="the students' names for the CSV file: an export of the gradebook"
+        "--roster", type=Path, metavar="FILE", help="CSV file of the students, exported from the gradebook"
     )
     files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one for the class")
     files.add_argument(
@@ -58,28 +56,28 @@ def add(parser: argparse.ArgumentParser) -> None:
         dest="returned",
         type=Path,
         metavar="ZIP",
-        help="the same pages, named as Canvas and Moodle need them to return them",
+        help="a ZIP file of the same pages, named so that Canvas or Moodle can return them",
     )
     files.add_argument(
-        "--board", type=Path, metavar="FILE", help="a page with the class's best results in tasks with a par"
+        "--board", type=Path, metavar="FILE", help="a page with the class's best results in the tasks that have a par"
     )
     files.add_argument(
         "--words-sheet",
         type=Path,
         metavar="FILE",
-        help="a page with all answers in words, without names, on which to give points",
+        help="a page with all answers in words, without names, for marking by hand",
     )
     parser.add_argument(
         "--words",
         type=Path,
         metavar="FILE",
-        help="points for answers in words: the CSV file that the page of --words-sheet saved",
+        help="CSV file of points for answers in words, saved from the page of --words-sheet",
     )
     files.add_argument("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, for one submission")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade what was handed in. Returns 0, or with ``--strict`` 1 where points are missing."""
+    """Grade the submissions. Return 0, or with ``--strict`` 1 if a submission has lost points."""
     from dpbook.classroom import begin_course
     from dpbook.classroom.gradebook import read, words
     from dpbook.classroom.marks import find, grade, table
@@ -97,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if given:
         marks = words.with_points(marks, given)
         if left := words.absent(marks, given):
-            print(f"{plural(left, 'row')} of {args.words} are for submissions that are not here", file=sys.stderr)
+            print(f"{plural(left, 'row')} of {args.words} match no submission here", file=sys.stderr)
     failed = _print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
     _write(args, marks, roster)
     if failed:
@@ -128,11 +126,11 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
         raise DpbookError("two reports have the same file name")
     for path in asked:
         if path.exists() and not (path is args.html and path.is_dir() and not any(path.iterdir())):
-            raise DpbookError(f"{path} exists, and nothing is replaced: move it, or name another")
+            raise DpbookError(f"{path} already exists and is not overwritten: move it, or choose another name")
     if args.csv is None and (args.roster or args.format != FORMATS[0]):
         raise DpbookError("--roster and --format need --csv FILE")
     if args.gradescope and len(handed) != 1:
-        raise DpbookError(f"--gradescope is for one submission, and there are {len(handed)}")
+        raise DpbookError(f"--gradescope needs exactly one submission, got {len(handed)}")
     if args.html and find_spec("jinja2") is None:
         raise DpbookError("--html needs jinja2: pip install 'dpbook[book]'")
 
@@ -153,7 +151,7 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
             _say(f"wrote {args.returned}")
         if args.words_sheet:
             write_atomically(args.words_sheet, words.sheet(marks).encode())
-            _say(f"wrote {args.words_sheet}; --seed {marks.seed} --words FILE takes the points that it saves")
+            _say(f"wrote {args.words_sheet}; --seed {marks.seed} --words FILE reads the points that this page saves")
         if args.board:
             from dpbook.classroom.gradebook import board
 

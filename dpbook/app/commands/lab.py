@@ -5,10 +5,10 @@ import argparse
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("--ip", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine)")
+    parser.add_argument("--ip", default="127.0.0.1", help="address to listen on (default: %(default)s, local only)")
     parser.add_argument("--port", type=int, default=8888, help="first port to try (default: %(default)s)")
-    parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening it")
-    parser.add_argument("--copy-only", action="store_true", help="copy the notebooks and start nothing")
+    parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
+    parser.add_argument("--copy-only", action="store_true", help="copy the notebooks without starting JupyterLab")
     parser.add_argument("--allow-root", action="store_true", help="allow JupyterLab to run as root")
 
 

@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--check-calls", type=float, nargs="?", default=0, const=60, metavar="S",
-        help="before every collective that Python code calls, check that all ranks make the same call, and name the "
+        help="before every collective called from Python, check that all ranks make the same call, and name the "
         "rank that is missing after S seconds (default: 60); slow",
     )  # fmt: skip
     parser.add_argument(
@@ -85,7 +85,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look before, start, and report; a signal that comes before or after the ranks ends this process in order."""
+    """Run the preflight, start the ranks, and report; a signal before or after that also ends this process cleanly."""
     signals: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:

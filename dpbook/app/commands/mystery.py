@@ -15,7 +15,7 @@ SCRIPT = "train.py"
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.description = (
-        "Write a training script with a mistake drawn from --seed. Run it, audit it, read it; then give your diagnosis "
+        "Write a training script with a mistake drawn from --seed. Run, audit and read it; then submit your diagnosis "
         "with --cause, --rank and --line. The exit status is 0 if all three are right, else 1."
     )
     parser.add_argument(
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     if all(each is None for each in guess):
         return _write(case, args.folder or Path(f"mystery-{args.seed}"), args.seed)
     if any(each is None for each in guess):
-        raise DpbookError("a diagnosis needs all of --cause, --rank and --line")
+        raise DpbookError("a diagnosis needs --cause, --rank and --line together")
     if args.rank != "all" and not args.rank.isdecimal():
-        raise InvalidArgument("rank", args.rank, "a number, or all")
+        raise InvalidArgument("--rank", args.rank, "a rank number, or all")
     rank = None if args.rank == "all" else int(args.rank)
     graded = case.graded(args.cause.lower(), rank, args.line)
     for part, right in graded.items():
@@ -56,7 +56,7 @@ def _write(case: Mystery, folder: Path, seed: int) -> int:
 
     path = folder / SCRIPT
     if path.exists() and path.read_text(encoding="utf-8") != case.script:
-        raise InvalidArgument("folder", folder, f"a folder without a different {SCRIPT}; choose one with --folder")
+        raise InvalidArgument("folder", folder, f"a folder without another {SCRIPT}; choose one with --folder")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(case.script, encoding="utf-8")
     print(f"{path}, for {case.world} ranks. Its user says: {case.exhibit.symptom}\n")

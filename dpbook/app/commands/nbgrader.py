@@ -10,12 +10,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Write nbgrader's configuration and an assignment for each exercise, with its solutions, into a folder. "
         "Existing files are kept. Then run in that folder: nbgrader generate_assignment 01_four_phase_loop"
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the course: a new one, or one to complete")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the course, new or existing")
     parser.add_argument("--course", type=int, metavar="SEED", help="use the numbers of dpbook course SEED")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Lay out the course and say what was done."""
+    """Write the course folder and print what was written."""
     import secrets
     from importlib.util import find_spec
 
@@ -27,10 +27,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         laid = lay_out(args.folder, seed=secrets.randbits(32), course=args.course)
     except OSError as error:
-        raise DpbookError(f"the course cannot be written: {error}") from None
+        raise DpbookError(f"cannot write the course: {error}") from None
     print(f"{args.folder}: {plural(len(laid.written), 'file')} written")
     for path in laid.unchanged:
-        print(f"kept, although it differs from that of this edition: {path}")
+        print(f"kept, although it differs from the version in this edition: {path}")
     if find_spec("nbgrader") is None:
         print("nbgrader is not installed here: pip install 'dpbook[class]'")
     return 0

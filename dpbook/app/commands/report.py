@@ -11,7 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report, and say where it is."""
+    """Write the report and print its path."""
     from dpbook.runs.report import pages
 
     print(pages.write(args.folder, args.baseline))

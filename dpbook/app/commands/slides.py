@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write a deck for each chapter that is asked for."""
+    """Write a slide deck for each requested chapter."""
     from dpbook.classroom import write_slides
     from dpbook.core import check_one_of, checkout
 

@@ -9,15 +9,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="PATH", help="notebooks or folders (default: chapters and solutions)"
     )
-    parser.add_argument("--write", action="store_true", help="run the notebooks and store their outputs instead")
+    parser.add_argument("--write", action="store_true", help="run the notebooks and store their new outputs")
     parser.add_argument(
-        "--failed", type=Path, metavar="DIR", help="leave each notebook that fails in DIR, as it ran (default: nowhere)"
+        "--failed",
+        type=Path,
+        metavar="DIR",
+        help="write the notebooks that fail to DIR with their new outputs",
     )
-    parser.add_argument("-n", "--jobs", type=int, default=2, help="notebooks checked at once (default: %(default)s)")
+    parser.add_argument("-n", "--jobs", type=int, default=2, help="notebooks run in parallel (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the notebooks with what they show, or write what they show."""
+    """Compare the notebooks with their stored outputs, or execute them and store new outputs."""
     from dpbook.app.notebooks import validation
     from dpbook.core import DpbookError, checkout
 

@@ -37,7 +37,7 @@ class Torch:
 
     cuda: str | None = None
     gpus: tuple[Gpu, ...] = ()
-    gloo: str = "torch could not be asked"
+    gloo: str = "torch cannot be queried"
     nccl: str | None = None
 
 
@@ -104,7 +104,7 @@ SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for seve
 
 
 def diagnose() -> Diagnosis:
-    """Look at this machine. Takes a few seconds, most of them for loading torch in a child process."""
+    """Examine this machine. This takes a few seconds, mostly to import torch in a child process."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         asked = pool.submit(_ask_torch)
         looks = [pool.submit(_package, name, needs, asked) for name, needs in _requirements()]
@@ -166,7 +166,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _ask_torch() -> Torch | None:
-    """Return what torch can do here, or None where it does not answer."""
+    """Return what torch can do here, or None if the child process does not answer."""
     output, problem = _run_python("-m", "dpbook.runs.launch.torch_probe")
     if problem:
         return None
@@ -187,7 +187,7 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     if child.returncode == 0:
         return child.stdout, ""
     if child.returncode < 0:
-        return "", f"crashes while it is loaded (signal {-child.returncode})"
+        return "", f"crashes during import (signal {-child.returncode})"
     return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
 
 
@@ -197,7 +197,7 @@ def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
 
 
 def _messages(torch: Torch) -> list[str]:
-    """Return the faults of messages between GPUs; with one GPU there are none."""
+    """Return the faults found in messages between GPUs; empty with one GPU."""
     from dpbook.runs.launch import check_peers  # a doctor is needed where what this loads is missing
 
     return [finding.text for finding in check_peers()] if len(torch.gpus) > 1 else []
@@ -207,9 +207,9 @@ def _warnings(torch: Torch, shared: int | None) -> list[str]:
     found = []
     if torch.cuda and not torch.gpus:
         found.append(
-            f"torch is built for CUDA {torch.cuda}, but no GPU can be used here. It works on the CPU; the CPU wheel is "
+            f"torch is built for CUDA {torch.cuda}, but no GPU is usable here. It works on the CPU; the CPU wheel is "
             'gigabytes smaller (docs/installing.md, "torch without CUDA")'
         )
     if shared is not None and shared < SMALL_SHM:
-        found.append(f"shared memory is {gibibytes(shared)}: in a container, give it more (docker run --shm-size=1g)")
+        found.append(f"shared memory is {gibibytes(shared)}: in a container, increase it (docker run --shm-size=1g)")
     return found

@@ -63,7 +63,7 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
         log.unlink(missing_ok=True)
         output = log.open("wb")
     except OSError as error:
-        raise DpbookError(f"{log}: JupyterLab's log cannot be written ({error.strerror})") from None
+        raise DpbookError(f"{log}: cannot write JupyterLab's log ({error.strerror})") from None
     with output:
         # In a session of its own, so that Ctrl-C reaches this process alone. Jupyter ends in order after SIGTERM;
         # SIGINT raises an error in whatever it is doing, and that error may be caught.
@@ -122,12 +122,12 @@ def _wait_for_address(child: subprocess.Popen[bytes], description: Path) -> dict
 def _announcement(server: Mapping[str, Any], page: str, log: Path, port: int, opens: bool) -> str:
     token = f"?token={server['token']}" if server["token"] else ""  # there is none if the user has set a password
     address = f"{server['url'].rstrip('/')}{page}{token}"
-    other = "" if server["port"] == port else f" Port {port} is taken; this is {server['port']}."
+    other = "" if server["port"] == port else f" Port {port} is in use; using {server['port']}."
     hint = "It opens in your browser. If it does not, open" if opens else "Open in a browser"
     name = urlsplit(address).hostname
-    others = f"Any address of this machine works instead of {name}; on the machine itself, 127.0.0.1.\n"
+    others = f"Any address of this machine works instead of {name}; on the machine itself, use 127.0.0.1.\n"
     more = others if server["hostname"] in ALL_ADDRESSES else ""
-    return f"\nJupyterLab is running.{other} {hint}\n\n    {address}\n\n{more}Ctrl-C ends it. Its log is {log}"
+    return f"\nJupyterLab is running.{other} {hint}\n\n    {address}\n\n{more}Ctrl-C stops it. Its log is {log}"
 
 
 LAST_PORT = 65535
@@ -209,7 +209,7 @@ def copy_notebooks() -> Path:
     try:
         done = workbook.refresh(checkout.book(), target)
     except OSError as error:
-        raise DpbookError(f"your copy cannot be written: {error.filename}: {error.strerror}") from None
+        raise DpbookError(f"cannot write your copy: {error.filename}: {error.strerror}") from None
     print_line(str(done), sys.stdout)
     return target
 
@@ -223,7 +223,7 @@ def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
     if os.geteuid() == 0 and not allow_root:
         raise DpbookError(
             "you are root: code in a notebook could change anything on this machine. "
-            "Use an ordinary user, or say --allow-root where that is what you want, as in a container"
+            "Use an ordinary user, or pass --allow-root, for example in a container"
         )
     check_address(ip, port)
     target = copy_notebooks()

@@ -29,13 +29,13 @@ from dpbook import __version__
 from dpbook.core import DpbookError, write_atomically
 
 PREDICT = "**Predict.**"
-"""A cell of text with this asks for a prediction, and the cells of code under it show the answer."""
+"""Text by which a Markdown cell asks for a prediction; the code cells below it show the answer."""
 OWN = "yours"
-"""The tag of a cell whose output is the reader's own: that of the machine, that of the work done so far."""
+"""Tag of a cell whose output depends on the reader: on the machine, or on the progress so far."""
 PREDICTION = "dpbook_prediction"
-"""Where JupyterLab's extension keeps what a reader predicts: in the metadata of the cell that asks."""
+"""Key under which JupyterLab's extension keeps a reader's predictions in the metadata of the cell that asks."""
 UNANSWERED = re.compile(r"\s*|YOUR ANSWER HERE\s*|.*# YOUR CODE HERE\n\s*raise NotImplementedError\s*", re.DOTALL)
-"""A cell that is empty, or the stub of an argument or of a function."""
+"""Pattern of an empty cell, or of the stub of an argument or a function."""
 
 Cell = dict[str, Any]
 
@@ -256,7 +256,7 @@ class CopyReport:
             )
             if names
         ]
-        lines += [f"  {name} is yours and has a new version: see {beside}" for name, beside in self.beside]
+        lines += [f"  {name} was changed by you and has a new version: see {beside}" for name, beside in self.beside]
         lines += [f"  {name}: change `{one.earlier}` to `{one.now}`" for name, one in self.imports]
         if self.current:
             lines.append(f"  {len(self.current)} as published")
@@ -272,7 +272,7 @@ class _Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "_Manifest":
-        """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
+        """Read the manifest; without a readable one every file that differs counts as changed by the reader."""
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             if stored["format"] != FORMAT:
@@ -304,7 +304,7 @@ def refresh(book: Path, workbook: Path) -> CopyReport:
 
 
 def _published(book: Path) -> Iterator[Path]:
-    """Everything in chapters/, and the learner's notebooks of exercises/; never the solutions."""
+    """Return all files of chapters/, and the learner's notebooks of exercises/; never the solutions."""
     for path in sorted((book / "chapters").rglob("*")):
         inside = path.relative_to(book).parts
         if path.is_file() and not any(part.startswith((".", "__")) for part in inside):

@@ -18,7 +18,7 @@ from dpbook.core.fork_server import Starter
 _LOADED = ("ipykernel.kernelapp", "matplotlib.pyplot", "torch", "torch._dynamo")
 _MAIN = "dpbook.app.notebooks.kernels"
 _BACKEND = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-"""Which a kernel sets before matplotlib is loaded."""
+"""Environment variable that a kernel sets before matplotlib is imported."""
 _CONNECTION, _FOLDER = "connection.json", "folder"
 
 _KERNELS = Starter(*_LOADED)
@@ -32,7 +32,7 @@ def shared(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def are_shared() -> bool:
-    """Whether there is such a server for this process."""
+    """Whether this process has such a server."""
     return _KERNELS.is_shared({**os.environ, **_BACKEND})
 
 
@@ -68,12 +68,12 @@ class Kernel:
         self.client.control_channel.send(self.client.session.msg("interrupt_request", {}))
 
     def stop(self) -> None:
-        """End it at once, and what it has started. Of one that has ended nothing stays."""
+        """Kill the kernel and the processes that it started; clean up even if it has already ended."""
         self._stack.close()
 
 
 def main(folder: Path) -> int:
-    """Be a kernel, as if started by itself."""
+    """Run a kernel in this process, as if it had been started by itself."""
     from ipykernel.kernelapp import IPKernelApp
 
     os.setsid()
@@ -89,7 +89,7 @@ def main(folder: Path) -> int:
 
 
 def _begin_as_main() -> None:
-    """Be for multiprocessing what every program is that was not started by it."""
+    """Make this process look to multiprocessing like a main process."""
     process: Any = multiprocessing.process
     process._parent_process = None
     own = process.current_process()

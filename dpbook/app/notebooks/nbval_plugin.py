@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.I
 _VARYING_IMAGE = rf'(<img class="{VARIES}" [^>]*src=")[^"]*'
 _GLOO = r"(?m)^.*(?:\[Gloo\] Rank|connected peer ranks is).*\n"
 _RAN = pytest.StashKey[list[tuple[Any, list[Any], list[Any]]]]()
-"""Of a notebook: each cell that ran, what it has shown, and what is wrong with that."""
+"""For each notebook, the cells that ran, with their outputs and failures."""
 
 
 class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
@@ -60,12 +60,12 @@ class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
                 return
             except Empty:
                 if not self.is_alive():
-                    raise RuntimeError("the kernel died while it ran this cell") from None
+                    raise RuntimeError("the kernel died while running this cell") from None
         raise Empty
 
 
 class _ForkedKernel(_Kernel):
-    """One that a server has, see `kernels`."""
+    """Kernel that is forked by a server, see `kernels`."""
 
     def _start(self, kernel_name: str, cwd: str, startup_timeout: float) -> None:
         self._forked = kernels.Kernel(Path(cwd), startup_timeout)
@@ -101,19 +101,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     cell, skipped = item.cell, item.options["skip"]
     if cell.source.strip() and cell.execution_count is None and not skipped:
-        item.raise_cell_error("This cell was never executed: dpbook validate --write stores its output")
+        item.raise_cell_error("This cell was never executed: run dpbook validate --write to store its output")
     item.parent.sanitize_patterns |= {_VARYING_IMAGE: r"\1", _GLOO: ""}
     result = yield
     if "measurement" in cell.metadata.get("tags", []) and not skipped:
         stored, found = shape(coalesce_streams(cell.outputs)), shape(item.test_outputs)
         if stored != found:
-            item.raise_cell_error("A measurement has changed its shape", f"stored: {stored}\nfound:  {found}")
+            item.raise_cell_error("A measurement's output changed shape", f"stored: {stored}\nfound:  {found}")
     return result
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what a cell has shown, and what is wrong with it."""
+    """Record the outputs of a cell and its failure."""
     report = yield
     if isinstance(item, IPyNbCell) and report.when == "call":
         wrong = [nbformat.v4.new_output("stream", name="stderr", text=report.longreprtext)] if report.failed else []
@@ -122,7 +122,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """After the last cell of a notebook, leave it if a cell has failed; nbval leaves what a kernel has that died."""
+    """After a notebook's last cell, write it out if a cell failed, and clean up after a kernel that died."""
     if not isinstance(item, IPyNbCell) or (nextitem and nextitem.parent is item.parent):
         return
     # Leave the notebook of which a cell has failed, with what its cells have shown, if it is wanted.

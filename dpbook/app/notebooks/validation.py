@@ -18,14 +18,14 @@ from dpbook.core import DpbookError, check_int, checkout, machine, temporary_fol
 CELL_SECONDS = 240
 START_SECONDS = 120
 STARTS = 3
-"""Of a kernel, at most: on a busy machine one may die before it answers."""
+"""Most attempts to start a kernel: on a busy machine one may die before it answers."""
 # One thread as in `make lab`, whatever the user has set; no progress bars, as their rates differ; fixed hashes.
 FIXED = {**machine.ONE_THREAD, "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
 LOADED_ONCE = (
     "dpbook.ddp", "dpbook.runs.watching", "dpbook.runs.trainer.trainer", "torch.distributed.optim",
     "torch.distributed.checkpoint", "dpbook.classroom.tasks.check_process",
 )  # fmt: skip
-"""Where ranks are started: what many of them load, each in 0.1 to 0.4 seconds."""
+"""Modules that the server of ranks imports in advance: many ranks import them, each in 0.1 to 0.4 seconds."""
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
 """A notebook is run by one process; those named first are begun first, so that slow ones do not come last."""
@@ -65,7 +65,7 @@ def _folder_for_failed(folder: Path, root: Path) -> Path:
     """Made where there is none, as an absolute path. Raises `DpbookError` where a notebook that fails must not be."""
     folder = folder.resolve()
     if folder == root:
-        raise DpbookError(f"notebooks that fail would be written over those in {folder}: name another folder")
+        raise DpbookError(f"notebooks that fail would overwrite those in {folder}: choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -181,14 +181,14 @@ def _check_readable(notebooks: Sequence[Path]) -> None:
 
 
 def _targets(paths: Sequence[Path]) -> list[Path]:
-    """Return ``paths``, or else all chapters and solutions. Raises `DpbookError` for one with nothing to validate."""
+    """Return ``paths``, or all chapters and solutions if empty. Raises `DpbookError` for a path without notebooks."""
     for path in paths:
         if not path.exists():
             raise DpbookError(f"{path} does not exist")
         if path.is_dir() and not _notebooks([path]) and not any(path.rglob("test_*.py")):
-            raise DpbookError(f"{path} holds no notebooks and no tests")
+            raise DpbookError(f"{path} contains no notebooks and no tests")
         if not path.is_dir() and path.suffix not in (".ipynb", ".py"):
-            raise DpbookError(f"{path} is no notebook (.ipynb)")
+            raise DpbookError(f"{path} is not a notebook (.ipynb)")
     targets = [path.resolve() for path in paths] or _notebooks(
         [checkout.root() / folder for folder in ("chapters", "exercises/solutions")]
     )

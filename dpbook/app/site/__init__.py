@@ -1,4 +1,4 @@
-"""The book as pages: built from the stored notebooks, alive without a kernel, printed."""
+"""The book as web pages that are built from the stored notebooks and work without a kernel, and as a PDF."""
 
 from dpbook.app.site.builder import Built, build
 from dpbook.app.site.films import draw_films

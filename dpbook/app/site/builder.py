@@ -26,7 +26,7 @@ from dpbook.core import DATA, DpbookError, render_page
 STATIC = DATA / "jupyter/labextensions/dpbook/static"
 ASSETS = DATA / "site"
 MARK = ".dpbook-pages"
-"""File in a folder of pages: only a folder that has it, or an empty one, is written into."""
+"""Marker file in a folder of pages: the builder writes only to a folder that has it, or to an empty one."""
 ELSEWHERE = re.compile(r"[a-z]+:|#")
 CROSS = re.compile(r"\b([Cc]hapter|[Ee]xercise) (\d\d[b-z]?)(?:\.(\d))?\b")
 NOTEBOOKS = ("chapters", "exercises")
@@ -69,11 +69,11 @@ def _prepare(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / MARK).exists():
             raise DpbookError(
-                f"{folder} contains other files: give --to an empty folder, or one with pages of the book"
+                f"{folder} contains other files: pass --to an empty folder, or one with pages of the book"
             )
         (folder / MARK).touch()
     except OSError as error:
-        raise DpbookError(f"no pages can be written to {folder}: {error.strerror}") from error
+        raise DpbookError(f"cannot write pages to {folder}: {error.strerror}") from error
 
 
 class _Site:
@@ -261,7 +261,7 @@ def _grouped(documents: dict[Path, Page]) -> dict[str, list[Page]]:
 
 
 def _script() -> str:
-    """Return one classic script: a page that is opened from a file can load no modules."""
+    """Return one classic script, because a page that is opened from a file cannot load modules."""
     parts = []
     for name in ("player", "film", "explorer"):
         source = re.sub(r"^import .*\n", "", (STATIC / f"{name}.js").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -277,7 +277,7 @@ def _script() -> str:
 def _on_paper(page: Page, printed: Sequence[Page]) -> str:
     """Return a page as a part of the paper: addresses are unique, answers open, pictures stand still.
 
-    A link to a page that is not printed is none there: in a PDF it would name a file of the machine that printed it.
+    Links to pages that are not printed are removed: in a PDF they would name a file of the machine that printed it.
     """
     names = {one.place: Path(one.place).stem for one in printed}
 

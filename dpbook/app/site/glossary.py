@@ -34,7 +34,7 @@ class Term:
 
     @property
     def anchor(self) -> str:
-        """Name of its place in the glossary."""
+        """Anchor of the term in the glossary."""
         return re.sub(r"[^\w]+", "-", self.term.lower()).strip("-")
 
     @property
@@ -88,7 +88,7 @@ def references(chapters: Sequence[Path]) -> list[Reference]:
 
 
 def link_first_uses(terms_: Sequence[Term], page: Path, place: Callable[[Term], str]) -> Callable[[str], str]:
-    """Return a function that links the first use of each term on a page, but of those that the page itself defines."""
+    """Return a function that links the first use of each term on a page, except terms that the page itself defines."""
     elsewhere = {
         _singular(one.term.lower()): one for one in terms_ if one.chapter != page and one.term.lower() not in EVERYDAY
     }
@@ -110,7 +110,7 @@ def link_first_uses(terms_: Sequence[Term], page: Path, place: Callable[[Term], 
 
 
 def _texts(chapter: Path) -> Iterator[tuple[str, str]]:
-    """Yield the id and the source of each cell of text."""
+    """Yield the id and the source of each Markdown cell."""
     for cell in json.loads(chapter.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
             yield cell["id"], "".join(cell["source"])

@@ -1,4 +1,4 @@
-"""Pages on the library: each room's public names with their signatures and docstrings, as Markdown."""
+"""Pages on the library: each package's public names with their signatures and docstrings, as Markdown."""
 
 import importlib
 import inspect
@@ -20,13 +20,13 @@ FIELD = re.compile(r"^    (\w[\w, *]*): ", re.MULTILINE)
 
 
 def library_pages() -> Iterator[tuple[str, str]]:
-    """Yield each room with its page in Markdown. This imports the library, torch included."""
+    """Yield each package with its page in Markdown. This imports the library, including torch."""
     for room in ROOMS:
         yield room, "\n\n".join(_page(importlib.import_module(f"dpbook.{room}")))
 
 
 def _page(room: ModuleType) -> Iterator[str]:
-    """Yield a room's docstring, its names by the modules that define them, and its constants."""
+    """Yield a package's docstring, its names by the modules that define them, and its constants."""
     yield f"# dpbook.{room.__name__.rpartition('.')[2]}"
     yield _prose(room)
     homes: dict[str, list[Any]] = {}

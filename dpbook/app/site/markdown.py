@@ -20,15 +20,15 @@ MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?!\s)([^$\n]+?)(?<![\\\s])\$(?!\d
 ANSWER = re.compile(r"(<details>)\s*(<summary>.*?</summary>)(.*?)(</details>)", re.DOTALL)
 HEADING, HREF = re.compile(r"<h([1-6])>(.*?)</h\1>", re.DOTALL), re.compile(r'href="([^"]+)"')
 KEPT = re.compile(r"FORMULA(\d+)ALUMROF")
-"""Stands for a formula while Markdown is read."""
+"""Placeholder of a formula while Markdown is parsed."""
 TAG = re.compile(r"(<[^>]+>)")
 APART = frozenset({"a", "code", "pre", "h1", "h2", "h3", "h4", "summary", "math", "annotation"})
-"""Elements in whose text no link is made."""
+"""Elements whose text gets no links."""
 
 
 @dataclass
 class Section:
-    """A heading, and the text from it to the next heading: what the contents list and the search read."""
+    """A heading and the text up to the next heading, for the contents list and the search index."""
 
     level: int
     anchor: str
@@ -118,7 +118,7 @@ class Converter:
                 pieces[place] = self.terms(piece)
         return "".join(pieces)
 
-    def tell(self, markup: str) -> None:
+    def add_text(self, markup: str) -> None:
         """Add the text of ``markup``, whose headings are the last ones of the page, to its sections."""
         markup = re.sub(r"<details>.*?</details>|<annotation.*?</annotation>", " ", markup, flags=re.DOTALL)
         before, *rest = re.split(r'<h\d id="([^"]+)">.*?</h\d>', markup, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Pages of the book, each from a stored notebook or a document: its HTML, and what of it is alive without a kernel."""
+"""Pages of the book, each from a stored notebook or a document: its HTML and what is interactive without a kernel."""
 
 import ast
 import base64
@@ -15,7 +15,7 @@ from dpbook.app.site.markdown import HREF, Converter, Section, coloured
 from dpbook.figures import EXPLORER_MIME, PLAYER_MIME
 
 LONGEST_SETUP = 10
-"""Lines of set-up that stand open on a page; more are folded, so that a chapter begins with its picture."""
+"""Most lines of set-up that a page shows; longer set-up is folded, so that a chapter begins with its picture."""
 PREDICT = "**Predict.**"
 IMAGE = re.compile(
     r'(?:<picture>.*?)?<img alt="([^"]*)" width="([\d.]+)"[^>]*?src="data:image/(png|svg\+xml);base64,([^"]+)"[^>]*>'
@@ -28,7 +28,7 @@ VIEW_BOX = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?")
 STRING = re.compile(r'"([^"]*)"')
 SENTENCE = 5
-"""Words of a string from which it may be a sentence."""
+"""Least number of words of a string that may be a sentence."""
 TASK = re.compile(r"## (\d\d[b-z]?)\.(\d)")
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 Cell = dict[str, Any]
@@ -76,7 +76,7 @@ def text_page(text: str, source: Path, place: str, files: Files) -> Page:
     """Return the page of a text in Markdown, whose links lead on from ``source``."""
     converter = Converter(lambda address: files.link(address, source, place), files.terms(source, place))
     body = converter.html(text)
-    converter.tell(body)
+    converter.add_text(body)
     return Page(place, converter.title, body, converter.sections)
 
 
@@ -123,7 +123,7 @@ class _Notebook:
                     secret = numbers(answer) - numbers(before + asked)
                 else:
                     yield markup
-                self._converter.tell(markup)
+                self._converter.add_text(markup)
                 before = markup
             elif cell["cell_type"] == "code":
                 yield self._code(cell, source, secret)
@@ -222,7 +222,7 @@ def _printed(text: str, kind: str = "out") -> str:
 
 
 def numbers(text: str) -> set[str]:
-    """Return the numbers of a text that tell something: with two digits or more, or with a decimal point."""
+    """Return the informative numbers of a text: those with two or more digits, or with a decimal point."""
     return {one for one in NUMBER.findall(html.unescape(re.sub(r"<[^>]+>", " ", text))) if len(one) > 1}
 
 

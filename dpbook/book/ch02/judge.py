@@ -172,7 +172,7 @@ def _close_on_every_rank(
     axis: str,
     mistakes: Mapping[str, Sequence[Array]],
 ) -> None:
-    """Compare each rank's result; ``mistakes`` have the results of all ranks by the sentence that explains them."""
+    """Compare each rank's result; ``mistakes`` maps each explanation to the results of all ranks under that mistake."""
     for rank, (right, result) in enumerate(zip(expected, got, strict=True)):
         known = {why: results[rank] for why, results in mistakes.items()}
         expect_close(right, result, bound, f"{where}, on rank {rank}", axes=(axis,), mistakes=known)

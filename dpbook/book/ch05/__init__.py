@@ -124,7 +124,7 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4) ->
     world = check_int("world", schedules[0].world, 1, MAX_RANKS)
     for schedule in schedules:
         if schedule.world != world:
-            raise InvalidArgument(f"world of {schedule.name}", schedule.world, f"{world}, as of the first")
+            raise InvalidArgument(f"world of {schedule.name}", schedule.world, f"{world}, as in the first schedule")
     nbytes = check_int("size", size, 1) * check_int("itemsize", itemsize, 1)
     traffic = [count(schedule, size, itemsize) for schedule in schedules]
     bound = bandwidth_lower_bound(world, nbytes)

@@ -164,7 +164,7 @@ def diagnoses(answer: Answer, rng: np.random.Generator, *, faults: list[str]) ->
         seed = int(rng.integers(10**6))
         by_hand = f'diagnose(sample("{fault}", {seed}))'
         expect_equal(fault, call(answer, *_plain(fault, seed), through=_on_timeline, by_hand=by_hand))
-    return f"{len(drawn)} steps told apart"
+    return f"{len(drawn)} steps diagnosed"
 
 
 faults_of_calls = partial(diagnoses, faults=["healthy", "blocking hook", "giant bucket"])

@@ -116,7 +116,7 @@ DRAWN_PER_KIND = 8
 
 
 def shown(case: LoggedStep) -> str:
-    """Describe the calls from the fault on, of the rank at fault and of another; without a fault, one rank's log."""
+    """Describe the calls of the rank at fault and of one other rank from the fault on; without a fault, one log."""
     if case.fault is None:
         return f"each with {_listed(case.logs[0])}; the lines differ"
     rank, position, _ = case.fault

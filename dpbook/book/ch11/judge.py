@@ -199,7 +199,7 @@ def _judge_alone(answer: Answer, drawn: Sequence[Loop]) -> None:
 def processes(answer: Answer, rng: np.random.Generator) -> str:
     """Check three processes, which train on the stand-in accelerator where this torch can have it.
 
-    One rank is first, on the CPU: processes start slowly and say less about a mistake.
+    A single rank runs first, on the CPU, because processes start slowly and report less about a mistake.
     """
     _judge_alone(answer, [Loop.draw(rng, 1, int(rng.integers(2, 5)))])
     answer.renew()
@@ -213,7 +213,7 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
 
 
 class Wired(NamedTuple):
-    """Numbers of the task: the model, the rank of the adapters, micro-batches, and ranks that send."""
+    """Numbers of the task: the model, the rank of the adapters, the micro-batches, and the ranks that send."""
 
     blocks: int = 12
     wide: int = 1024
@@ -276,7 +276,7 @@ def bytes_sent(answer: Answer, rng: np.random.Generator) -> None:
 
 
 def _bytes_hint(name: str, actual: float, expected: float) -> str:
-    """Return a hint about a mistake that shows in the number; "" if none does."""
+    """Return a hint about the mistake that explains the number; "" if none does."""
     if actual * 4 == expected and name.startswith(("1", "2")):
         return "That is the number of elements. Each has a dtype, and that has bytes."
     if name.startswith("2"):

@@ -22,7 +22,7 @@ from dpbook.book import sim
 class Sent(NamedTuple):
     """A bucket that was all-reduced.
 
-    Its flat ``buffer`` holds the averaged gradients after backward; ``last`` is True for the last one of a backward.
+    Its flat ``buffer`` holds the averaged gradients after backward; ``last`` is True for the last bucket of a backward.
     """
 
     buffer: torch.Tensor

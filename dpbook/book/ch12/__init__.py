@@ -175,8 +175,8 @@ Function = Callable[..., Any]
 def on_sim(ranks: int = 1) -> Callable[[Function], Callable[[], Any]]:
     """Decorate a function to run on the stand-in accelerator, in a new process for each of ``ranks`` ranks.
 
-    One rank is called without arguments, and its result is returned. Several are called with their numbers, in a group
-    that serves CPU and device, and the list of their results is returned. Results pass through JSON.
+    One rank is called without arguments, and its result is returned. Several are called with their rank numbers, in a
+    group that serves CPU and device, and the list of their results is returned. Results pass through JSON.
 
     If `sim.missing` gives a reason, the recorded result is returned. `DpbookError` is then raised if the function's
     source differs from the recorded one; otherwise `ranks.start` raises its errors.

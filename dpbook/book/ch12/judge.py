@@ -236,7 +236,7 @@ def verdicts(answer: Answer, rng: np.random.Generator) -> str:
         expected = case.verdict()
         fits = isinstance(got[0], str) and isinstance(got[1], int) and (got[0], got[1]) == expected
         expect(fits, f"cause and rank {expected}", describe(tuple(got)), where)
-    return f"{len(steps)} steps told apart"
+    return f"{len(steps)} steps diagnosed"
 
 
 # 12.2: a table of scaling

@@ -64,7 +64,7 @@ def measure_updates(parts: dict[str, Any], forecast: float) -> str:
     """
     forecast, forecast_at = check_float("forecast", forecast, above=0), time.time()
     if not isinstance(parts, dict) or not {"compute", "sync", "measured"} <= parts.keys():
-        raise InvalidArgument("parts", parts, "what measure_parts returned")
+        raise InvalidArgument("parts", parts, "the result of measure_parts")
     ranks = start(_measure, [(True,)] * RANKS)
     log = parts | {"forecast": forecast, "forecast_at": forecast_at}
     log |= {"update": [rank["update"] for rank in ranks], "updated": time.time()}

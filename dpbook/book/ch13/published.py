@@ -141,9 +141,9 @@ class MegatronRun(NamedTuple):
 
 
 def megatron_runs() -> tuple[list[MegatronRun], list[MegatronRun]]:
-    """Return the runs of strong scaling, 177 billion parameters on 96 to 4,608 GPUs, and of weak scaling, 48 to 6,144.
+    """Return the runs of strong scaling (177 billion parameters, 96 to 4,608 GPUs) and of weak scaling (48 to 6,144).
 
-    The file has the source.
+    The data file names the source.
     """
     data = json.loads((DATA / "megatron_scaling.json").read_text(encoding="utf-8"))
     weak = [MegatronRun(*row) for row in data["weak_rows"]]

@@ -130,7 +130,7 @@ def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> S
 
 
 def one_step(job: Job, cluster: Cluster, tokens: int, world: int) -> PredictedStep:
-    """Predict a step whose tokens are one long sequence, of which each rank has a part."""
+    """Predict a step whose tokens form one long sequence, split over the ranks."""
     (step,) = planning.strong(replace(job, context=tokens), cluster, [world], 1, cut_sequences=True)
     return step
 

@@ -279,7 +279,7 @@ def _limited(seed: int) -> tuple[int, float, float] | None:
 
 
 def _regular(groups: units.Groups) -> bool:
-    """Return True if all units but the last have the same number of layers, and the last no more."""
+    """Return True if all units except the last have equally many layers, and the last has at most as many."""
     sizes = [len(group) for group in groups]
     return len(set(sizes[:-1])) <= 1 and sizes[-1] <= sizes[0]
 

@@ -134,7 +134,7 @@ class CollectiveWire:
         return self._begun[-1]
 
     def complete(self, message: "PendingCollective") -> None:
-        """Carry out the collectives that have begun, in order, until ``message``: its array is read only then."""
+        """Execute the pending collectives in order, up to ``message``, whose array is read only then."""
         while message.result is None:
             first = self._begun.pop(0)
             arrays = exchange(self._comm, first.array)

@@ -188,4 +188,4 @@ def print_findings(lines: Lines) -> None:
         where = ", ".join(filter(None, [rank, f"update {result.update}" if result.update else "", place]))
         print(f"{result.status}  {cause}{line.claim}", message, *filter(None, [where]), sep="\n      ")
     if not bad(lines):
-        print(f"nothing fails, nothing warns: {sum(line.result.status == 'PASS' for line in lines)} claims hold")
+        print(f"no check fails or warns: {sum(line.result.status == 'PASS' for line in lines)} claims pass")

@@ -269,7 +269,7 @@ def fires(answer: Answer, rng: np.random.Generator) -> str:
     for case in cases:
         got = call(answer, case.states, where=case.where)
         expect((got is None) == (case.first is None), case.expected, _described(got), case.where)
-    return f"{len(cases)} runs told apart"
+    return f"{len(cases)} runs diagnosed"
 
 
 def located(answer: Answer, rng: np.random.Generator) -> None:

@@ -42,7 +42,7 @@ class RankStates:
 
     @property
     def wrong(self) -> bool:
-        """Whether ranks differ that should not, or agree that should not."""
+        """Whether ranks differ although they should be equal, or agree although they should differ."""
         kinds = len(set(self.letters))
         return kinds > 1 if self.alike else kinds < len(self.letters)
 

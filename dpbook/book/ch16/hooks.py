@@ -130,7 +130,7 @@ def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Opti
 
 
 def unchecked_bf16_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Call torch's bf16 hook, which DDP refuses by its name where torch was built without CUDA; gloo can add bf16."""
+    """Call torch's bf16 hook without DDP's check, which rejects it in builds without CUDA; gloo can sum bf16."""
     return default_hooks.bf16_compress_hook(group, bucket)
 
 

@@ -102,7 +102,7 @@ def _check_vector(vector: Array) -> None:
 
 @dataclass(frozen=True)
 class Largest:
-    """Compressor that keeps the ``k`` numbers of largest magnitude and sets the others to 0; of equals, the first."""
+    """Compressor that keeps the ``k`` numbers of largest magnitude and sets the others to 0; ties keep the first."""
 
     k: int
 

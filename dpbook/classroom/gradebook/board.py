@@ -20,7 +20,7 @@ PLAYERS = 3
 
 @dataclass(frozen=True)
 class Contest:
-    """A check with a par, and what each of those who passed it reached, least first. All have the same par."""
+    """A check with a par, and the values of all students who passed it, lowest first. All have the same par."""
 
     task: str
     title: str
@@ -33,7 +33,7 @@ class Contest:
 
     @property
     def places(self) -> list[tuple[int, Reached, list[str]]]:
-        """Return each value that was reached, with its place and the codes of those who reached it."""
+        """Return each value, with its rank on the board and the codes of the students who reached it."""
         found, place = [], 1
         for _, group in groupby(self.entries, key=lambda entry: entry[1].value):
             entries = list(group)
@@ -43,7 +43,7 @@ class Contest:
 
     @property
     def schedules(self) -> list[tuple[str, list[str]]]:
-        """Return the best schedules as players in HTML, each with the codes of those who handed it in."""
+        """Return the best schedules as HTML players, each with the codes of the students who submitted it."""
         by_schedule: dict[str, list[str]] = {}
         for who, reached in self.entries:
             if reached.schedule:
@@ -52,7 +52,7 @@ class Contest:
 
 
 def contests(marks: Marks) -> list[Contest]:
-    """Return the checks with a par that somebody has passed, in the order of the tasks."""
+    """Return the checks with a par that at least one student passed, in the order of the tasks."""
     found: dict[tuple[str, str, str], list[tuple[str, Reached]]] = {}
     for name, task, title, check, reached in _reached(marks):
         found.setdefault((task, title, check), []).append((code(name, marks.seed), reached))
@@ -63,12 +63,12 @@ def contests(marks: Marks) -> list[Contest]:
 
 
 def page(marks: Marks) -> str:
-    """Return the page."""
+    """Return the board as an HTML page."""
     return render_page("board.html", contests=contests(marks), palette=palette)
 
 
 def _reached(marks: Marks) -> Iterator[tuple[str, str, str, str, Reached]]:
-    """Yield what was reached, with the submission, the task, its title and the check."""
+    """Yield each value that was reached, with the submission, the task, its title and the check."""
     for submission in marks.submissions:
         for task in (task for exercise in submission.exercises for task in exercise.tasks):
             for case in task.report.cases if task.report else ():

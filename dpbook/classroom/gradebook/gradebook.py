@@ -32,11 +32,11 @@ CANVAS_NAME = re.compile(r"[^_]+_(?:(?i:late)_)?([0-9]+)_[0-9]+_")
 MOODLE_NAME = re.compile(r"(.+)_[0-9]+_assignsubmission_")
 _NUMBERED = re.compile(r"[0-9]{2}_(.+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Control characters, but for tabs and ends of lines."""
+"""Control characters except tabs and line ends."""
 _COPY = re.compile(r"(.+) ?\([0-9]+\)")
 
 Row = dict[str, str]
-"""A student: what stands in each column of the roster, by its title."""
+"""A student's row of the roster: column title to cell."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Roster:
                 owners[id(row)].append(name)
         remarks = [*_odd(names, found), *_twice(owners.values())]
         if absent := [_called(row) for row in self.rows if not owners[id(row)]]:
-            remarks.append(f"on the roster, but with no submission: {'; '.join(absent)}")
+            remarks.append(f"on the roster, but without a submission: {'; '.join(absent)}")
         return matched, remarks
 
     def _of(self, name: str) -> list[Row]:
@@ -73,20 +73,20 @@ def read(path: Path) -> Roster:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise DpbookError(f"the roster {path} cannot be read: {error.strerror}") from None
+        raise DpbookError(f"cannot read the roster {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DpbookError(f"the roster {path} cannot be read as text in UTF-8: {error}") from None
+        raise DpbookError(f"the roster {path} is not UTF-8 text: {error}") from None
     head = text.partition("\n")[0]
     reader = csv.DictReader(text.splitlines(keepends=True), delimiter=max(",;\t", key=head.count), restval="")
     columns = [title for title in reader.fieldnames or () if title]
     if not any(_small(title) in IDENTIFIES for title in columns):
-        raise DpbookError(f"the roster {path} has no column that says who somebody is: one of {', '.join(IDENTIFIES)}")
+        raise DpbookError(f"the roster {path} has no column of identifiers; expected one of {', '.join(IDENTIFIES)}")
     rows = [{title: (row[title] or "").strip() for title in columns} for row in reader]
     return Roster(tuple(columns), tuple(row for row in rows if any(row.values()) and not _is_note(row)))
 
 
 def cell(row: Row, title: str) -> str:
-    """Return the cell under this title, or under another system's name for it; "" without one."""
+    """Return the cell under this title, or under another system's name for it; "" if there is none."""
     by_title = {_small(each): text for each, text in row.items()}
     return next((text for each in (_small(title), *_ALSO.get(title, ())) if (text := by_title.get(each))), "")
 
@@ -98,7 +98,7 @@ def name(row: Row) -> str:
 
 
 def _is_note(row: Row) -> bool:
-    """Whether a row is a line of Canvas's export that is of no student."""
+    """Return True for a row of Canvas's export that belongs to no student."""
     return any("points possible" in text.lower() for text in row.values()) or not any(_keys(row))
 
 
@@ -138,15 +138,15 @@ def _called(row: Row) -> str:
 def _odd(names: Sequence[str], matches: Sequence[Sequence[Row]]) -> Iterator[str]:
     for name, rows in zip(names, matches, strict=True):
         if not rows:
-            yield f"{name!r} is nobody on the roster: its row names nobody, complete it by hand"
+            yield f"{name!r} matches no student on the roster: fill in its row by hand"
         elif len(rows) > 1:
-            yield f"{name!r} may be any of {len(rows)} on the roster: its row names nobody, complete it by hand"
+            yield f"{name!r} may be any of {len(rows)} students on the roster: fill in its row by hand"
 
 
 def _twice(owners: Iterable[Sequence[str]]) -> Iterator[str]:
     for names in owners:
         if len(names) > 1:
-            yield f"{' and '.join(map(repr, names))} are of one student: each has a row, delete those that do not count"
+            yield f"{' and '.join(map(repr, names))} belong to one student: delete the rows that do not count"
 
 
 _CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -246,7 +246,7 @@ def _titles(form: str, roster: Roster | None) -> list[str]:
 def _who(
     form: str, titles: list[str], submission: SubmissionMarks, row: Row | None, listed: bool
 ) -> Iterator[str | int]:
-    """Yield the cells before the points. For a submission that is nobody's they hold its own name."""
+    """Yield the cells before the points. A submission that matches no student keeps its own name."""
     if form == "plain":
         yield submission.name
         yield from ((row or {}).get(title, "") for title in titles[1:-1])
@@ -271,7 +271,7 @@ def _harmless(value: str | int) -> str | int:
 def results(marks: Marks) -> dict[str, Any]:
     """Return a test for each task, visible to the learner. Raises `DpbookError` unless there is one submission."""
     if len(marks.submissions) != 1:
-        raise DpbookError(f"Gradescope takes the marks of one submission, and these are of {len(marks.submissions)}")
+        raise DpbookError(f"Gradescope needs the marks of exactly one submission, got {len(marks.submissions)}")
     submission = marks.submissions[0]
     lines = [*submission.remarks, *(line for each in submission.exercises for line in _remarks(each))]
     return {
@@ -284,7 +284,7 @@ def results(marks: Marks) -> dict[str, Any]:
 
 
 def _remarks(exercise: ExerciseMarks) -> list[str]:
-    words = [f"up to {each.possible} points by a person: {each.title}" for each in exercise.words]
+    words = [f"up to {each.possible} points, marked by a person: {each.title}" for each in exercise.words]
     return [f"{exercise.file}: {each}" for each in (*exercise.remarks, *words)]
 
 

@@ -1,4 +1,4 @@
-"""Marks as pages that need nothing else: one for each learner, and one of the class for who teaches it."""
+"""Marks as self-contained HTML pages: one for each learner, and one of the class for the instructor."""
 
 import io
 import re
@@ -50,7 +50,7 @@ def learner(submission: SubmissionMarks, seed: int) -> str:
 
 
 def whole_class(marks: Marks, files: list[str]) -> str:
-    """Points of all, with links to their pages, and the tasks, hardest first."""
+    """Return the page of the class: points of all learners with links to their pages, and tasks, hardest first."""
     chapters = sorted({each.chapter for one in marks.submissions for each in one.exercises if each.chapter is not None})
     rows = [
         (one, file, {each.chapter: each for each in one.exercises})
@@ -73,7 +73,7 @@ def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
     same = Counter(unicodedata.normalize("NFC", name) for name in {one.name for one in marks.submissions})
     for one in sorted(marks.submissions, key=lambda each: sort_key(each.name)):
         if same[unicodedata.normalize("NFC", one.name)] > 1:
-            yield one.name, "", "another submission has this name, in other characters that look the same"
+            yield one.name, "", "another submission has this name, spelled with other characters that look the same"
         yield from ((one.name, "", remark) for remark in one.remarks)
         for exercise in one.exercises:
             yield from ((one.name, exercise.file, remark) for remark in exercise.remarks)
@@ -82,18 +82,18 @@ def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
 
 
 STOPPED = {
-    "it tried what an answer may not do, or ended its process":
-        ("PermissionError", "Operation not permitted", "its process has ended"),
-    "its text is not Python": ("SyntaxError", "IndentationError", "TabError"),
+    "it tried a forbidden operation, or ended its process":
+        ("PermissionError", "Operation not permitted", "its process ended before"),
+    "it is not valid Python": ("SyntaxError", "IndentationError", "TabError"),
 }  # fmt: skip
-"""Remarks on answers that were stopped, each with parts of what came of them."""
+"""Remarks on answers that were stopped, each with texts that identify it in a case's result."""
 
 
 def _stopped(task: TaskMarks) -> Iterator[str]:
-    """Yield a remark on an answer that no check could judge, or that tried what it may not do."""
+    """Yield a remark on each answer that no check could judge, or that tried a forbidden operation."""
     for remark, parts in STOPPED.items():
-        came = (case.got for case in (task.report.cases if task.report else ()))
-        found = next((got for got in came if any(part in got for part in parts)), None)
+        results = (case.got for case in (task.report.cases if task.report else ()))
+        found = next((got for got in results if any(part in got for part in parts)), None)
         if found is not None:
             yield f"{remark}: {one_line(found)}"
 
@@ -109,7 +109,7 @@ class _Task:
     answered: int = 0
     missed: Counter[str] = field(default_factory=Counter)
     missed_by: list[tuple[str, str]] = field(default_factory=list)
-    """Names and pages of those who do not have all points."""
+    """Names and pages of the learners who have lost points."""
 
     @property
     def mean(self) -> float:
@@ -121,7 +121,7 @@ class _Task:
 
     @property
     def histogram(self) -> list[tuple[int, int]]:
-        """Return each number of points that the task can give, and how many have it."""
+        """Return each possible number of points of the task, and how many submissions have it."""
         have = Counter(self.points)
         return [(points, have[points]) for points in range(self.possible + 1)]
 

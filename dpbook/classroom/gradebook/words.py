@@ -1,4 +1,4 @@
-"""Points for arguments in words: a page with the answers of a class, by question and without names, and what it saves.
+"""Points for arguments in words: a page with a class's answers, by question and without names, and its CSV file.
 
 A student's code is made from the seed and the name, so that a page and the points from it need no list of codes.
 """
@@ -34,7 +34,7 @@ def code(name: str, seed: int) -> str:
 
 
 def questions(marks: Marks) -> list[Question]:
-    """Return the questions that somebody has answered."""
+    """Return the questions with at least one answer."""
     found: dict[str, list[tuple[InWords, str]]] = {}
     for submission, _, words in _all(marks):
         if words.answer:
@@ -63,10 +63,10 @@ Points = dict[tuple[str, str], int]
 
 
 def with_points(marks: Marks, given: Points) -> Marks:
-    """Return the marks with these points for arguments in words; points for submissions that are not here are left out.
+    """Return the marks with these points for arguments in words; points for other submissions are ignored.
 
-    Raises `DpbookError` for points that are not from 0 to those of the question, and where no submission has any of the
-    codes: the seed or the class is another one.
+    Raises `DpbookError` for points outside 0 to the question's maximum, and if no submission has any of the codes,
+    which means that the seed or the class is a different one.
     """
     possible = {(words.id, code(submission.name, marks.seed)): words.possible for submission, _, words in _all(marks)}
     here = {key: points for key, points in given.items() if key in possible}
@@ -94,7 +94,7 @@ def with_points(marks: Marks, given: Points) -> Marks:
 
 
 def absent(marks: Marks, given: Points) -> int:
-    """Return how many of the points are for submissions that are not here."""
+    """Return how many of the points are for submissions that are not in ``marks``."""
     return len(given.keys() - {(words.id, code(submission.name, marks.seed)) for submission, _, words in _all(marks)})
 
 
@@ -105,14 +105,14 @@ def _all(marks: Marks) -> Iterator[tuple[SubmissionMarks, ExerciseMarks, InWords
 
 
 def read_points(path: Path) -> Points:
-    """Return the points in a CSV file that a page has saved; rows without points are left out.
+    """Return the points in a CSV file that the page has saved; rows without points are ignored.
 
-    Raises `DpbookError` for a file that cannot be read, that has other columns, or in which something is no number.
+    Raises `DpbookError` for a file that cannot be read, lacks a column, or has points that are not a whole number.
     """
     try:
         rows: list[dict[str, Any]] = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
-        raise DpbookError(f"the points for words in {path} cannot be read: {error}") from None
+        raise DpbookError(f"cannot read the points for words in {path}: {error}") from None
     if rows and not set(COLUMNS) <= set(rows[0]):
         raise DpbookError(f"{path} needs the columns {', '.join(COLUMNS)}")
     found: Points = {}
@@ -123,6 +123,6 @@ def read_points(path: Path) -> Points:
                 found[row["question"], row["code"]] = int(text)
             except ValueError:
                 raise DpbookError(
-                    f"{path}: {text!r} is no whole number of points ({row['question']}, {row['code']})"
+                    f"{path}: {text!r} is not a whole number of points ({row['question']}, {row['code']})"
                 ) from None
     return found

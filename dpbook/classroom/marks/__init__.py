@@ -1,4 +1,4 @@
-"""Marks for what was handed in: what is taken of it, who judges it, and what came of it."""
+"""Marks for submissions: extracting the answers, judging them, and the results."""
 
 from dpbook.classroom.marks.grading import grade
 from dpbook.classroom.marks.marks import (

@@ -1,8 +1,8 @@
-"""Marks for submissions, given by judges: processes that run no line of an answer, which has processes of its own.
+"""Marks for submissions. Judges are processes that run no line of an answer: answers run in their own processes.
 
-All answers are judged with less time first, and those that have not ended once more with all of it. So loops cost
-little, and a slow answer loses nothing. Where several answers of a submission never end, its others are not judged
-again: somebody else is waiting.
+All answers are judged with less time first, and those that have not ended once more with all of it. An endless loop
+therefore costs little, and a slow answer loses nothing. If several answers of a submission never end, its others are
+not judged again, so that the other submissions are not delayed.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ from dpbook.core import DpbookError
 
 MEMORY = 4096 * MIB
 HURRIED = 1 / 4
-"""Share of its time that a judge has for an answer which is hurried."""
+"""Share of the time limit in the first attempt at an answer."""
 ALARM_AGAIN = 10.0
 """Seconds after which a judge gets another alarm: Python drops what is raised in some callbacks."""
-ENDED = "the check could not be finished on what the answer gave back"
+ENDED = "the check could not finish on the value that the answer returned"
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task, and the cells that answer it: the same ones get the same marks, so they are judged once."""
+    """A task and the cells that answer it. Identical cells get identical marks, so they are judged once."""
 
     task: str
     cells: tuple[tuple[str, str], ...]
@@ -57,7 +57,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Judged:
-    """Report of a judged task. ``late``: the answer has not ended in time."""
+    """Report of a judged task. ``late`` is True if the answer exceeded its time limit."""
 
     report: Report
     together: bool = False
@@ -66,7 +66,7 @@ class Judged:
 
 
 def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
-    """Yield each task with its result, in any order. A judge that is ended takes no other task with it."""
+    """Yield each task with its result, in any order. If a judge is killed, no other task is affected."""
     left = dict.fromkeys(work)
     for one, result in _in_pool(work, servers, seed, jobs):
         del left[one]
@@ -76,7 +76,7 @@ def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iter
 
 
 def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
-    """Judge as `judged` does, up to where a judge is ended."""
+    """Judge as `judged` does, until a judge is killed."""
     fork = multiprocessing.get_context("fork")
     others = multiprocessing.active_children()
     places = fork.SimpleQueue()
@@ -109,7 +109,7 @@ _given: list[Any] = []
 
 
 def _begin(servers: Servers, seed: int, places: Any) -> None:
-    """Prepare the process of a judge, which takes no more memory than it needs."""
+    """Prepare the process of a judge and limit its memory."""
     containment.die_with_parent()
     os.sched_setaffinity(0, places.get())
     gc.freeze()
@@ -121,7 +121,7 @@ def _begin(servers: Servers, seed: int, places: Any) -> None:
 
 
 class _Late(BaseException):
-    """A check has taken too long on what it was given."""
+    """A check took too long on the values that the answer returned."""
 
 
 def _judge(one: Work) -> Judged:
@@ -150,12 +150,12 @@ def _judge(one: Work) -> Judged:
 
 def not_judged(one: Work, why: str = ENDED) -> Judged:
     asked = next(each for each in list_tasks(int(one.task[:2])) if each.id == one.task)
-    cases = [Case(c.name, c.points, False, "a value that can be judged", why) for c in asked.checks]
+    cases = [Case(c.name, c.points, False, "a value that the check can judge", why) for c in asked.checks]
     return Judged(Report(asked.id, asked.title, tuple(cases)))
 
 
 PATIENT = 3
-"""Answers of a submission that may end not even with all their time, before its others are not judged again."""
+"""Number of answers of a submission that may fail with the full time limit before the rest is not tried again."""
 
 
 def again(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[Work]:
@@ -170,7 +170,7 @@ def again(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[Work]
 
 
 def remarks(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[str]:
-    """Return remarks for a submission on answers that were not judged again."""
+    """Return remarks for a submission on the answers that were not tried again."""
     late = sum(results[one].late for one in dict.fromkeys(answers))
     left = late - len(again(answers, results))
     if not left:
@@ -182,7 +182,7 @@ def remarks(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[str
 
 
 Tell = Callable[[int, int], None]
-"""Called with the number of tasks that are graded, and of all."""
+"""Callback that gets the number of graded tasks and the number of all tasks."""
 
 Place = tuple[int, int]
 """Numbers of a notebook in a submission, and of a task in this."""
@@ -195,12 +195,12 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
         handed: the submissions.
         seed: of the instances on which answers are tried.
         jobs: number of judges that run in parallel.
-        tell: called with the numbers of tasks graded so far and in all.
+        tell: called with the number of tasks graded so far and the number of all tasks.
 
     Raises `DpbookError` on a system that is not Linux.
     """
     if sys.platform != "linux":
-        raise DpbookError("marks are given on Linux alone, where answers can be contained: grade in a container")
+        raise DpbookError("grading runs only on Linux, where answers can be sandboxed: use a Linux container")
     taken = [[_take(path) for path in each.notebooks] for each in handed]
     answers = [_work(each) for each in taken]
     every = list(dict.fromkeys(one for each in answers for one in each.values()))
@@ -221,11 +221,11 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
 
 
 def _absent(name: str) -> str:
-    """Why a task cannot be judged on this machine; its checks are imported, so that all judges find them."""
+    """Return why a task cannot be judged on this machine, or "". Imports its checks, so that all judges have them."""
     try:
         task(name)
     except ModuleNotFoundError as error:
-        return f"{error.name} is not installed where this was graded"
+        return f"{error.name} is not installed on the machine that graded this"
     return ""
 
 
@@ -269,7 +269,7 @@ def _submission(
 
 
 def _once(submission: SubmissionMarks) -> SubmissionMarks:
-    """Keep one of several notebooks of an exercise, the one that counts, and name the others in the remarks."""
+    """Keep the one notebook of an exercise that counts, and name the others in the remarks."""
     counts: dict[int, ExerciseMarks] = {}
     for exercise in sorted(submission.exercises, key=_precedence):
         if exercise.chapter is not None:
@@ -280,7 +280,7 @@ def _once(submission: SubmissionMarks) -> SubmissionMarks:
         if chapter is None or exercise is counts[chapter]:
             graded.append(exercise)
         else:
-            remarks.append(f"{exercise.file} was left out: {counts[chapter].file} counts for exercise {chapter:02}")
+            remarks.append(f"{exercise.file} was not graded: {counts[chapter].file} counts for exercise {chapter:02}")
     return replace(submission, exercises=tuple(graded), remarks=tuple(remarks))
 
 

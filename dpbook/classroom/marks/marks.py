@@ -38,7 +38,7 @@ class TaskMarks:
 
     @property
     def reason(self) -> str:
-        """Why points are missing, in one line: of the first check that failed; empty where none are."""
+        """Reason for lost points, in one line, from the first failed check; empty if no points are lost."""
         if self.report is None:
             return self.remarks[-1] if self.remarks else "not answered"
         if not self.report.answered:
@@ -46,8 +46,8 @@ class TaskMarks:
         failed = next((case for case in self.report.cases if not case.passed), None)
         if failed is None:
             return ""
-        came = " ".join(failed.got.split())
-        return f"{failed.name}: {came}" if came else failed.name
+        result = " ".join(failed.got.split())
+        return f"{failed.name}: {result}" if result else failed.name
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,19 @@ class ExerciseMarks:
 
     @property
     def given(self) -> int | None:
-        """Points that a person has given for arguments in words, None where none were."""
+        """Points that a person has given for arguments in words; None if there are none yet."""
         given = [each.given for each in self.words if each.given is not None]
         return sum(given) if given else None
 
     @property
     def in_words(self) -> int:
-        """Points that a person gives, for arguments in words."""
+        """Possible points for arguments in words, which a person marks."""
         return sum(each.possible for each in self.words)
 
 
 @dataclass(frozen=True)
 class SubmissionMarks:
-    """All that somebody handed in."""
+    """Marks of one submission."""
 
     name: str
     exercises: tuple[ExerciseMarks, ...]
@@ -102,7 +102,7 @@ class SubmissionMarks:
 
 @dataclass(frozen=True)
 class Marks:
-    """All submissions, the seed that their instances were drawn from, and what could not be contained here.
+    """All submissions, the seed of the test instances, and the sandbox guarantees that this machine lacks.
 
     ``course``: the seed of the course by whose numbers they were judged, None for the book's.
     """
@@ -114,7 +114,7 @@ class Marks:
 
     @property
     def full(self) -> bool:
-        """Whether every submission has all points, and nothing was left out."""
+        """Whether every submission has full points and every file was graded."""
         return all(
             submission.exercises
             and submission.points == submission.possible
@@ -133,7 +133,7 @@ class Marks:
 
 
 def _fields(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes by their names."""
+    """Return the fields of a dataclass as a dict."""
     return {name: getattr(value, name) for name in names}
 
 
@@ -160,13 +160,13 @@ WIDTH = 110
 
 
 def table(marks: Marks) -> str:
-    """Return all of ``marks`` as a table; of a class a summary, last."""
+    """Return ``marks`` as a text table; for a class, a summary comes last."""
     lines = [line for submission in marks.submissions for line in _submission_lines(submission)]
     if len(marks.submissions) > 1:
         lines += list(_class(marks))
     together = sorted({t.task for s in marks.submissions for e in s.exercises for t in e.tasks if t.together})
     if together:
-        lines.append(f"what was judged came in part from the answer's own process: {', '.join(together)}")
+        lines.append(f"some judged values came from the answer's own process: {', '.join(together)}")
     lines += [f"not contained: {each}" for each in marks.not_contained]
     course = "" if marks.course is None else f", course {marks.course}"
     return "\n".join([*lines, f"seed {marks.seed}{course}"])
@@ -191,7 +191,7 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
     if exercise.in_words:
         points = f"up to {exercise.in_words}" if exercise.given is None else f"{exercise.given} of {exercise.in_words}"
-        yield f"    and {points} for an argument in words, marked by a person"
+        yield f"    and {points} for an argument in words, marked by hand"
 
 
 def _class(marks: Marks) -> Iterator[str]:
@@ -252,7 +252,7 @@ def _reports(marks: ExerciseMarks, chapter: int, tasks: Sequence[Task]) -> Itera
     """Return a report for each task; the first one also holds the remarks on the whole notebook."""
     remarks = marks.remarks
     if marks.chapter not in (None, chapter):
-        remarks = (*remarks, f"not graded: this is exercise {marks.chapter:02}, handed in as exercise {chapter:02}")
+        remarks = (*remarks, f"not graded: this is exercise {marks.chapter:02}, submitted as exercise {chapter:02}")
     done = {task.task: task for task in marks.tasks}
     for task in tasks:
         found = done.get(task.id) or TaskMarks(task.id, task.title, task.points, None)
@@ -265,7 +265,7 @@ def _with_report(cell: Cell, reports: dict[str, TaskMarks]) -> Cell:
     if cell["cell_type"] != "code" or not mark(cell).get("grade"):
         return cell
     if grade_id not in reports:
-        raise DpbookError(f"cell {grade_id} belongs to no task: put it into a notebook of another name")
+        raise DpbookError(f"cell {grade_id} belongs to no task: move it to a notebook with another name")
     task = reports[grade_id]
     points = task.points * mark(cell)["points"] / task.possible
     return {**cell, "source": without_regions(cell, grade_id), "outputs": [_output(task, points)]}

@@ -1,4 +1,4 @@
-"""Answers of different students that are alike: after names, comments and layout are taken away."""
+"""Similar answers of different students, compared without names, comments and layout."""
 
 import ast
 import io
@@ -11,13 +11,13 @@ from dpbook.classroom.marks.marks import Marks
 from dpbook.classroom.marks.submitted_notebook import given_text
 
 LEAST = 50
-"""Runs of tokens that were not given, below which an answer is not compared: short right answers are alike anyway."""
+"""Least number of the answer's own token runs to compare it: short correct answers are similar anyway."""
 NEAR = 0.8
-"""Share of common runs of tokens from which two answers are near-identical."""
+"""Share of common token runs above which two answers count as near-identical."""
 RUN = 5
 """Tokens of a run."""
 SHOWN = 3
-"""Lines of what two answers share that are shown."""
+"""Number of shared lines to show for two answers."""
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT}
 
 Run = tuple[str, ...]
@@ -25,7 +25,7 @@ Run = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Alike:
-    """Submissions whose answers to a task are identical, but for names and comments, or nearly so."""
+    """Submissions whose answers to a task are identical except for names and comments, or nearly so."""
 
     task: str
     names: tuple[str, ...]
@@ -33,12 +33,12 @@ class Alike:
     shared: tuple[str, ...]
 
     def __str__(self) -> str:
-        kind = "identical but for names and comments" if self.identical else "nearly identical"
+        kind = "identical except for names and comments" if self.identical else "nearly identical"
         return f"{kind}: {', '.join(self.names)}"
 
 
 def find_alike(marks: Marks) -> list[Alike]:
-    """Return the alike answers of all submissions, task by task. What is not answered is not compared."""
+    """Return the similar answers of all submissions, task by task. Missing answers are not compared."""
     texts: dict[str, dict[str, str]] = {}
     for submission in marks.submissions:
         for task in (task for exercise in submission.exercises for task in exercise.tasks):
@@ -48,7 +48,7 @@ def find_alike(marks: Marks) -> list[Alike]:
 
 
 def alike(task: str, texts: Mapping[str, str], given: str = "") -> list[Alike]:
-    """Return the groups of alike answers to a task, the identical ones first.
+    """Return the groups of similar answers to a task, the identical ones first.
 
     ``texts`` has the answer of each submission by its name, and ``given`` is what all were given: what it has does not
     count. Answers that are no Python, or have fewer than `LEAST` runs of their own, are left out.
@@ -112,7 +112,7 @@ def _runs(tokens: Sequence[str]) -> set[Run]:
 
 
 def _own_lines(texts: Sequence[str], given: str) -> tuple[str, ...]:
-    """Return the longest lines that all texts have, and that were not given."""
+    """Return the longest lines that all texts share and that the exercise did not provide."""
     lines = [{line.strip() for line in text.splitlines()} for text in texts]
     own = set.intersection(*lines) - {line.strip() for line in given.splitlines()}
     return tuple(sorted(own, key=lambda line: (-len(line), line))[:SHOWN])

@@ -19,7 +19,7 @@ _UPDATE = re.compile(r"(?P<stem>.+)\.new\d*(?P<suffix>\.ipynb)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Handed:
-    """A submission: a name, its notebooks, and what is to be said of other files."""
+    """A submission: a name, its notebooks, and remarks on other files."""
 
     name: str
     notebooks: tuple[Path, ...]
@@ -27,7 +27,7 @@ class Handed:
 
 
 def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
-    """Return the submissions at these paths, each once. Raises `DpbookError` for a path that is not there.
+    """Return the submissions at these paths, each once. Raises `DpbookError` for a path that does not exist.
 
     A notebook is one. A folder is one as well, unless it has folders with notebooks, or several notebooks of the same
     exercise: then it is a class, and each of these is one. An update that the book has laid beside a notebook belongs
@@ -36,7 +36,7 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
     found: list[Handed] = []
     for path in paths:
         if not path.exists() and not path.is_symlink():
-            raise DpbookError(f"{path}: there is no such file or folder")
+            raise DpbookError(f"{path}: no such file or folder")
         if not path.is_dir() or path.is_symlink():
             found.append(_single(path))
         else:
@@ -65,14 +65,14 @@ def _of_folder(folder: Path) -> Handed:
     try:
         everything = sorted(_files(folder))
     except OSError as error:
-        return Handed(name, (), (f"its folder cannot be read: {error.strerror}",))
+        return Handed(name, (), (f"cannot read its folder: {error.strerror}",))
     notebooks = [each for each in everything if _is_notebook(each)]
     others = [each.relative_to(folder) for each in everything if not _is_notebook(each)]
-    remarks = [f"{each} is no notebook, and was left out{': unpack it' * is_archive(each)}" for each in others]
+    remarks = [f"{each} is not a notebook and was ignored{': unpack it' * is_archive(each)}" for each in others]
     if not notebooks:
-        remarks.append("there is no notebook in it")
+        remarks.append("it contains no notebook")
     if len(notebooks) > MAX_FILES:
-        remarks.append(f"there are {len(notebooks):,} notebooks, of which {MAX_FILES} were graded")
+        remarks.append(f"only the first {MAX_FILES} of {len(notebooks):,} notebooks were graded")
     return Handed(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
 
 
@@ -94,7 +94,7 @@ def _holds_notebooks(folder: Path) -> bool:
 
 
 def _files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
-    """Files below a folder; links to folders are not followed, hidden ones not looked into."""
+    """Files below a folder. Links to folders and hidden folders are skipped."""
     for each in folder.iterdir():
         if _is_hidden(each):
             continue

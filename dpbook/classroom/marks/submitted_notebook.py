@@ -1,4 +1,4 @@
-"""A notebook that anybody may have written: its cells, the answer to each task by id or name, and to questions."""
+"""An untrusted notebook: its cells, the answer to each task (by cell id or name), and answers to questions."""
 
 import ast
 import json
@@ -21,12 +21,12 @@ from dpbook.core import DpbookError, checkout
 
 MAX_BYTES = 20 * 2**20
 MAX_CODE = 500_000
-"""Characters of code in a notebook: ten times what the longest exercise has with its solutions."""
+"""Most characters of code in a notebook: ten times as many as the longest exercise with its solutions."""
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz")
 
 
 class Unreadable(DpbookError):
-    """A file is no notebook that could be graded; the message says why, for who wrote it."""
+    """A file that is not a gradable notebook; the message tells its author why."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ class Cell:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether its name is that of a file in which others are packed."""
+    """Whether the file name is that of an archive."""
     return path.suffix.lower() in ARCHIVES
 
 
 def code_cells(path: Path) -> list[Cell]:
-    """Return the cells of code of a notebook, in order. Raises `Unreadable`."""
+    """Return the code cells of a notebook, in order. Raises `Unreadable`."""
     found = [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
     size = sum(len(cell.source) for cell in found)
     if size > MAX_CODE:
         raise Unreadable(
-            f"has {size:,} characters of code, and a notebook may have {MAX_CODE:,}: remove what is not yours"
+            f"has {size:,} characters of code, more than the limit of {MAX_CODE:,}: remove cells that are not yours"
         )
     return found
 
 
 def text_cells(path: Path) -> list[Cell]:
-    """Return the cells of text of a notebook, in order. Raises `Unreadable`."""
+    """Return the Markdown cells of a notebook, in order. Raises `Unreadable`."""
     return [_cell(each) for each in _cells(path) if each.get("cell_type") == "markdown"]
 
 
@@ -69,11 +69,11 @@ def _notebook(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(_bytes(path))
     except (ValueError, RecursionError):
-        why = "unpack it" if is_archive(path) else "its text is no JSON"
-        raise Unreadable(f"is no notebook: {why}") from None
+        why = "unpack it" if is_archive(path) else "its text is not valid JSON"
+        raise Unreadable(f"is not a notebook: {why}") from None
     if not isinstance(found, dict) or not isinstance(found.get("cells"), list):
         old = isinstance(found, dict) and "worksheets" in found
-        why = "is a notebook of an old format: open it in JupyterLab and save it" if old else "is no notebook"
+        why = "is a notebook in an old format: open it in JupyterLab and save it" if old else "is not a notebook"
         raise Unreadable(why)
     return found
 
@@ -84,14 +84,14 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         link = path.is_symlink()
         raise Unreadable(
-            "is a link, and links are not followed" if link else f"cannot be read: {error.strerror}"
+            "is a symbolic link, and links are not followed" if link else f"cannot be read: {error.strerror}"
         ) from None
     with open(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise Unreadable("is no file")
+            raise Unreadable("is not a regular file")
         if about.st_size > MAX_BYTES:
-            size = f"has {about.st_size / 2**20:,.0f} MB, and a notebook may have {MAX_BYTES / 2**20:.0f}"
+            size = f"has {about.st_size / 2**20:,.0f} MB, more than the limit of {MAX_BYTES / 2**20:.0f}"
             raise Unreadable(f"{size}: clear its outputs and save it")
         return file.read(MAX_BYTES + 1)
 
@@ -125,7 +125,7 @@ _RUBRIC = "*Marks.*"
 _EARNS = re.compile(r"(?:^|\. )([0-9]+): ")
 
 Rubric = tuple[tuple[int, str], ...]
-"""Points, and what earns them."""
+"""Points, and the criterion for each."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _questions(path: Path) -> Iterator[InWords]:
     for cell in text_cells(path):
         if cell.grade_id.startswith("words-"):
             points = int(cell.points)
-            rubric = _rubric(cell.source) or ((points, f"what the rubric says: it is in {checkout.repository()}"),)
+            rubric = _rubric(cell.source) or ((points, f"see the rubric in {checkout.repository()}"),)
             yield InWords(cell.grade_id, title, points, "", rubric, text=text)
         elif cell.source.startswith("## "):
             heading, _, text = cell.source.partition("\n")
@@ -191,7 +191,7 @@ _NAME = re.compile(r"^([0-9]{2})_")
 
 @dataclass(frozen=True)
 class Taken:
-    """Return the source of a task's answer (None if it is missing), with remarks on it."""
+    """Source of a task's answer (None if it is missing), with remarks on it."""
 
     task: Task
     text: str | None
@@ -206,7 +206,7 @@ class Exercise:
     answers: tuple[Taken, ...]
     remarks: tuple[str, ...]
     words: tuple[InWords, ...]
-    """What a person is to mark."""
+    """Questions that a person marks."""
 
 
 def take(path: Path) -> Exercise:
@@ -215,7 +215,7 @@ def take(path: Path) -> Exercise:
     chapter = _chapter(cells, path.name)
     asked = list_tasks(chapter) if chapter is not None else []
     if chapter is None or not asked or not _reference(chapter):
-        raise Unreadable("is no exercise of this book: none of its cells belongs to one")
+        raise Unreadable("is not an exercise of this book: no cell has the id of one")
     answers = tuple(_answer(task, cells) for task in asked)
     remarks = (*_of_version(path), *_remarks(chapter, cells))
     return Exercise(chapter, answers, remarks, in_words(chapter, text_cells(path)))
@@ -225,11 +225,11 @@ def _of_version(path: Path) -> Iterator[str]:
     """Yield a remark on a notebook of another version of the book, whose tasks may have other numbers."""
     version = _text(_dict(_dict(_notebook(path).get("metadata")).get("dpbook")).get("version"))
     if version and version != __version__:
-        yield f"the notebook is of version {version} of the book, and it is graded with {__version__}"
+        yield f"the notebook is from version {version} of the book, but is graded with version {__version__}"
 
 
 def exercise_of(path: Path) -> int | None:
-    """Return the chapter whose exercise the notebook at ``path`` seems to be; if it cannot be read, by its name."""
+    """Guess the chapter of the exercise at ``path`` from its cells, or from the file name if it cannot be read."""
     try:
         cells = code_cells(path)
     except Unreadable:
@@ -256,8 +256,8 @@ def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
         remarks.append(f"{len(held)} cells are marked as the answer to {task.id}: {which} was graded")
     if not right and (elsewhere := [cell for cell in defining if cell not in held]):
         right = elsewhere[-1:]
-        why = "defines it" if held else "is there"
-        remarks.append(f"no cell {task.answer_cell} {why}: {task.answer} was found in another cell, which was graded")
+        why = "does not define it" if held else "is missing"
+        remarks.append(f"the cell {task.answer_cell} {why}: another cell that defines {task.answer} was graded")
     chosen = (right or held)[-1:]
     if not chosen:
         remarks.append(f"the cell {task.answer_cell} is missing, and no other cell defines {task.answer}")
@@ -269,9 +269,9 @@ def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
 
 
 def _not_own(task: Task, text: str) -> Iterator[str]:
-    """Yield a remark for each function of the library that an answer seems to call in place of writing its own."""
+    """Yield a remark for each library function that an answer seems to call instead of implementing it."""
     for name in called_in(text, task.write_your_own):
-        yield f"the answer to {task.id} calls {name}, which does what the task asks for: the answer is to be one's own"
+        yield f"the answer to {task.id} calls {name}, which solves the task: implement it yourself"
 
 
 def _of_another(cell: Cell, task: Task) -> bool:
@@ -279,24 +279,24 @@ def _of_another(cell: Cell, task: Task) -> bool:
 
 
 def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield names that the answer uses and that only cells define which are not taken."""
+    """Yield names that the answer uses but that are defined only in cells that are not graded."""
     reference = _reference(task.chapter)
     given = {name for cell in reference for name in _bound(cell.source)}
     own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _bound(cell.source)}
     for name in sorted(_used(text) & own - given - _bound(text)):
-        yield f"{name} stands in a cell of your own, and only answer cells are taken: move it into {task.answer_cell}"
+        yield f"{name} is defined in a cell that is not graded: move it into {task.answer_cell}"
 
 
 def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield the signs that the notebook is of another edition of the book, or of another course."""
+    """Yield remarks if the notebook is from another edition of the book, or from another course."""
     of = next((f"course {found[1]}" for cell in cells if (found := _COURSE.search(cell.source))), "the book")
     by = "the book" if current_course() is None else f"course {current_course()}"
     if of != by:
-        yield f"the notebook asks for the numbers of {of}, and was graded by those of {by}"
+        yield f"the notebook has the numbers of {of}, but was graded with those of {by}"
     known = {grade_id: task for task in list_tasks(chapter) for grade_id in (task.answer_cell, task.check_cell)}
     for cell in cells:
         if cell.grade_id.startswith(("answer-", "check-")) and cell.grade_id not in known:
-            yield f"the cell {cell.grade_id!r} belongs to no task of this edition, and was left out"
+            yield f"the cell {cell.grade_id!r} belongs to no task of this edition and was ignored"
         elif cell.grade_id.startswith("check-") and cell.points != known[cell.grade_id].points:
             task = known[cell.grade_id]
             yield f"{task.id} is worth {task.points} points in this edition, and {cell.points} in this notebook"
@@ -326,7 +326,7 @@ def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
 
 @cache
 def _reference(chapter: int) -> tuple[Cell, ...]:
-    """Return the cells of code of the exercise as a learner gets it; empty where there is none."""
+    """Return the code cells of the exercise as a learner gets it; empty if there is no exercise."""
     path = _published(chapter)
     return tuple(code_cells(path)) if path else ()
 
@@ -363,7 +363,7 @@ def _used(text: str) -> set[str]:
 
 @cache
 def _names(text: str) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that a cell defines, those that it reads and those that it imports; none if it is no Python."""
+    """Return the names that a cell defines, reads and imports; none if it is not valid Python."""
     try:
         tree = parse_cell(text)
         aliases = (

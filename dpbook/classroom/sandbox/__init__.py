@@ -1,4 +1,4 @@
-"""Answers in processes of their own, which share no memory with who judges them, nor with one another.
+"""Sandboxed answers: each runs in its own processes, which share no memory with the judge or with other answers.
 
 What goes in is pickled by us; what comes out is JSON and the bytes of arrays, never a pickle.
 """

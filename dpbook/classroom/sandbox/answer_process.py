@@ -1,4 +1,4 @@
-"""The process of an answer: it runs the cells, then whatever the judge's side asks for.
+"""The process of an answer: it runs the cells, then the calls that the judge's side requests.
 
 Nothing here is armour: the answer may change all of it, and can then say what it likes, which is judged as what it is.
 """
@@ -28,7 +28,7 @@ from dpbook.collectives.programs import line_of_caller
 
 
 def serve(sock: socket.socket, guards: dict[str, bool]) -> None:
-    """Answer what comes, until nobody is there any more."""
+    """Serve requests until the other end closes the socket."""
     printed = Printed()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(Ended):
         side = _Side(Frames(sock), printed)
@@ -49,7 +49,7 @@ class _Side:
         self._numbers = itertools.count()
 
     def step(self) -> None:
-        """Do what is asked next, and tell what came of it."""
+        """Execute the next request, and send its result."""
         try:
             what, *given = self._receive()
             result = getattr(self, "_do_" + what)(*given)
@@ -83,7 +83,7 @@ class _Side:
         return plain(self._answer)
 
     def _do_call(self, target: Any, args: tuple[Any, ...], live: bool, after: bool) -> Any:
-        """Return what a call returned and, if ``after``, its arguments as they are then.
+        """Return the result of a call and, if ``after``, its arguments as they are after it.
 
         A generator has run no line yet: `_do_arguments` has its arguments when it has.
         """
@@ -95,7 +95,7 @@ class _Side:
         return (result, [plain(arg) for arg in args]) if after else (result, None)
 
     def _do_each(self, calls: list[tuple[Any, ...]]) -> list[Any]:
-        """Return what the answer returned for each of ``calls``."""
+        """Return the result of each of ``calls``."""
         return [plain(self._answer(*args)) for args in calls]
 
     def _do_arguments(self, generator: Any) -> list[Any]:
@@ -124,7 +124,7 @@ class _Side:
         self._arrays = SharedArrays(1, weak=True)
 
     def ask(self, number: int, method: str, args: tuple[Any, ...]) -> Any:
-        """Call something of the other side. Raises what that raises."""
+        """Call an object of the other side. Raises the errors of that call."""
         with self._lock:
             asked = [number, method, write(args, self._arrays, self._named)]
             self._send({"ask": asked, "line": line_of_caller(2)})
@@ -178,7 +178,7 @@ class _Side:
         except BaseException:
             message = ""
         name, line = type(error).__name__, last_line(error)
-        report = {"said": summary, "cause": cause, "stub": stub, "given": given}
+        report = {"summary": summary, "cause": cause, "stub": stub, "given": given}
         return {**report, "name": name, "message": message, "line": line}
 
 
@@ -193,7 +193,7 @@ class _Reader(pickle.Unpickler):
 
 
 class Proxy:
-    """Something of the judge's side: its data as it was when it came, and its methods."""
+    """Proxy of an object of the judge's side: its data as it was when it was sent, and its methods."""
 
     def __init__(self, side: _Side, number: int, data: dict[str, Any], methods: list[str]) -> None:
         vars(self).update(data)
@@ -203,7 +203,7 @@ class Proxy:
 
 @cache
 def _methods(kind: Hashable) -> list[str]:
-    """Return names of the methods that a type offers."""
+    """Return the names of the methods of a type."""
     return [name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))]
 
 

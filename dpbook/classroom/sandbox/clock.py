@@ -17,19 +17,19 @@ PATIENCE = 10.0
 HURRIED_PATIENCE = 5.0
 """The same for an answer that is judged again, with all its time, if it is late."""
 LOOK = 0.02
-"""Seconds between looks at the time: one costs as much as a message does, where ranks are many."""
+"""Seconds between checks of the time; with many ranks a check costs as much as a message."""
 LEAST = 0.001
-"""Seconds of a call in a check that has none left."""
+"""Time limit in seconds of a call in a check that has used up its time."""
 LOOK_AROUND = 0.25
-"""Seconds between looks at all processes that were started, and at the memory that they hold."""
+"""Seconds between checks of all started processes and their memory."""
 
 
 class TimeUp(Exception):
-    """A call has not ended in time."""
+    """A call exceeded its time limit."""
 
 
 class TooMuch(Exception):
-    """The processes of an answer hold more memory than they may."""
+    """The processes of an answer exceed their memory limit."""
 
 
 class Clock(Limit):
@@ -65,7 +65,7 @@ class Clock(Limit):
         self._before = {process: seconds_of(process) for process in self.known}
 
     def has_begun(self, process: int) -> None:
-        """Leave out of the call what a process has computed until now."""
+        """Exclude the CPU time that a process has used so far from the current call."""
         self._before[process] = seconds_of(process)
 
     def give_more(self) -> None:
@@ -100,7 +100,7 @@ class Clock(Limit):
         found = [held_and_computed(keeper, self.known) for keeper in self.keepers]
         held, others = (sum(numbers) for numbers in zip((0, 0.0), *found, strict=True))
         if held > HELD:
-            return TooMuch("more memory than an answer may hold")
+            return TooMuch("more memory than the limit for an answer")
         return TimeUp() if others > self._allowed else None  # processes that the answer has started take the time
 
     def _computed(self) -> list[float]:

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 GUARDS = {
-    "files": "answers read nothing but Python and dpbook, and write nothing but a folder of their own",
-    "network": "answers reach no network",
-    "processes": "whatever an answer starts ends with it",
-    "disk": "answers fill no disk",
-    "memory": "answers hold no memory that belongs to no process",
-    "user": "answers run as a user of their own",
+    "files": "answers can read only Python and dpbook, and write only to their own folder",
+    "network": "answers have no network access",
+    "processes": "processes that an answer starts end with it",
+    "disk": "answers cannot fill the disk",
+    "memory": "answers cannot keep memory that belongs to no process",
+    "user": "answers run as a separate user",
 }
-"""What may hold, in the order in which it is reported."""
+"""Guarantees of the sandbox, in the order in which they are reported."""
 
 FIRST_USER, USERS = 61_200, 4_000
-"""Numbers of users that systems leave to such purposes."""
+"""Range of user ids that systems leave unassigned."""
 MIB = 2**20
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
@@ -59,7 +59,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def can(work: Callable[[], object]) -> bool:
-    """Whether ``work`` can be done here; it is done, then."""
+    """Do ``work`` if this system can; return whether it did."""
     try:
         work()
     except (OSError, AttributeError):
@@ -99,7 +99,7 @@ def _keep_mounts() -> None:
 
 
 def raise_loopback() -> None:
-    """Processes of this network namespace can reach one another at 127.0.0.1."""
+    """Let processes of this network namespace reach each other at 127.0.0.1."""
     import fcntl
     import socket
 
@@ -185,7 +185,7 @@ def refuse_lonely_memory() -> bool:
     def refuse() -> None:
         machine, mmap, others = _NO_LONELY_MEMORY.get(os.uname().machine, (0, 0, ()))
         if not machine:
-            raise OSError("numbers of its calls are not known")
+            raise OSError("its system call numbers are unknown")
         load, equal, at_least, mask, end = 0x20, 0x15, 0x35, 0x54, 0x06
         no, yes = (end, 0, 0, 0x50001), (end, 0, 0, 0x7FFF0000)  # EPERM, as if it was not there
         lines = [(load, 0, 0, 4), (equal, 1, 0, machine), no, (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), no]
@@ -199,11 +199,11 @@ def refuse_lonely_memory() -> bool:
 
 
 def drop(user: int | None) -> bool:
-    """Become ``user`` (None: stay who one is), without privileges, for good. Returns whether it is that user now."""
+    """Switch to ``user`` (None: keep the current one) and drop all privileges for good; return whether it worked."""
 
     def become() -> None:
         if user is None:
-            raise OSError("nobody else to be")
+            raise OSError("no other user to switch to")
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -216,12 +216,12 @@ def drop(user: int | None) -> bool:
 
 
 def mapped() -> int:
-    """Bytes that this process has mapped."""
+    """Return the bytes that this process has mapped."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def limit(memory: int, seconds: int, processes: int | None) -> None:
-    """Bytes that may be mapped, seconds to compute, processes of this user, sizes of files."""
+    """Limit the mapped bytes, the CPU seconds, the processes of this user, and the sizes of files."""
     for what, most in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, seconds),

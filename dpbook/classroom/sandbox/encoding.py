@@ -32,11 +32,11 @@ MAX_TEXT, MAX_FRAME_BYTES = 2**24, 2**27
 
 
 class Ended(Exception):
-    """Nobody is at the other end any more."""
+    """The other end has closed the socket."""
 
 
 class BadFrame(Exception):
-    """A frame is larger than any may be."""
+    """A frame exceeds the size limit."""
 
 
 class Frames:
@@ -69,7 +69,7 @@ class Frames:
             self._rest += self._read(_AT_ONCE)
         text, data = _LENGTHS.unpack_from(self._rest)
         if text > MAX_TEXT or data > MAX_FRAME_BYTES:
-            raise BadFrame(f"{text + data:,} bytes at once, where {MAX_FRAME_BYTES:,} are allowed")
+            raise BadFrame(f"{text + data:,} bytes at once, more than the limit of {MAX_FRAME_BYTES:,}")
         parts, size, wanted = [self._rest], len(self._rest), _LENGTHS.size + text + data
         while size < wanted:
             parts.append(self._read(max(_AT_ONCE, wanted - size)))
@@ -80,7 +80,7 @@ class Frames:
         return whole[_LENGTHS.size : begin], memoryview(whole)[begin:wanted]
 
     def wait(self) -> None:
-        """Until something comes, or nobody is there any more."""
+        """Wait until data arrives or the other end has closed the socket."""
         while not self._arrivals.poll(self._patience):
             self._late()
 
@@ -102,7 +102,7 @@ MAX_ARRAYS, MAX_BYTES = 20_000, 2**28
 
 
 class BadReference(Exception):
-    """A reference names no array."""
+    """A reference does not name an array."""
 
 
 class _Memory:
@@ -174,7 +174,7 @@ class SharedArrays:
                 raise ValueError
             return np.ndarray(tuple(shape), kind, _raw(owner), offset, tuple(strides))
         except (ValueError, TypeError, OverflowError, MemoryError):
-            raise BadReference("an array that is none") from None
+            raise BadReference("an invalid array") from None
 
     def outgoing(self) -> tuple[list[list[int]], list[bytes]]:
         """Return ``[number, bytes]`` of every memory that the other side does not know as it is now, and these bytes.
@@ -213,7 +213,7 @@ class SharedArrays:
                     raise ValueError
                 self._take(number, part)
         except (ValueError, TypeError):
-            raise BadReference("bytes of no array") from None
+            raise BadReference("bytes of an unknown array") from None
 
     def _drop(self, number: int) -> None:
         memory = self._memories.pop(number, None)
@@ -259,7 +259,7 @@ _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "froz
 
 
 class BadValue(Exception):
-    """A message stands for no value."""
+    """A message does not encode a value."""
 
 
 def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]]) -> Any:
@@ -304,11 +304,11 @@ def _atom(value: Any) -> Any:
 
 
 def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return the value of which `write` made this. ``live`` makes what stands for it of a name. Raises `BadValue`."""
+    """Return the value that `write` encoded. ``live`` returns the object for a name. Raises `BadValue`."""
     try:
         return _read(written, arrays, live, [MAX_ITEMS], MAX_DEPTH)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, BadReference, DpbookError):
-        raise BadValue("something that stands for no value") from None
+        raise BadValue("a message that does not encode a value") from None
 
 
 def _read(

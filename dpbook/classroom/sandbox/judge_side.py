@@ -28,7 +28,7 @@ from dpbook.collectives.programs import attributed_to_line
 
 
 class RemoteObject:
-    """An object of the answer: what it has and does is asked of its process."""
+    """Proxy of an object of the answer: its attributes and methods are requested from its process."""
 
     def __init__(self, worker: "Worker", number: int, methods: frozenset[str]) -> None:
         self._worker, self._number, self._methods = worker, number, methods
@@ -64,33 +64,33 @@ class RemoteGenerator(Generator[Any, Any, Any]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """It ends with its process."""
+        """Do nothing: the generator ends with its process."""
 
 
 MAX_ASKED = 200_000
-"""Calls of the judge's side in one call of the answer."""
+"""Most calls of the judge's side within one call of the answer."""
 MAX_LINE = 200
 NO_VALUE = (BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
-"""What reading a reply may raise that is not ours."""
+"""Errors that decoding an invalid reply may raise."""
 
 
 class Failed(Exception):
-    """The answer raised; the message is that of its error."""
+    """The answer raised an error, whose message this one has."""
 
     line: str
 
     def __init__(self, message: str, report: dict[str, Any]) -> None:
         super().__init__(message)
-        self.message, self.cause = clean(str(report["said"])), clean(str(report["cause"]))
+        self.message, self.cause = clean(str(report["summary"])), clean(str(report["cause"]))
         self.stub, self.line = report["stub"] is True, one_line(str(report["line"]))
 
 
 class Gone(Exception):
-    """The process has ended, or says what it may not."""
+    """The process has ended, or has sent an invalid message."""
 
 
 class Worker:
-    """One process of an answer. ``clock`` raises when the time is over."""
+    """One process of an answer. ``clock`` raises when the time limit is exceeded."""
 
     def __init__(self, sock: socket.socket, clock: Clock, print_: Callable[[str], None]) -> None:
         self._print, self._clock = print_, clock
@@ -106,7 +106,7 @@ class Worker:
         self.answered_for_objects = False
 
     def reset(self) -> None:
-        """Forget all that was handed over."""
+        """Forget all objects that were sent."""
         self.request("reset")
         self._reset()
 
@@ -114,7 +114,7 @@ class Worker:
         self._frames.close()
 
     def request(self, kind: str, *given: Any) -> Any:
-        """Ask the process for something. Raises `Gone`, `Failed`, `Wrong`, and what a call of ours raised."""
+        """Send a request to the process. Raises `Gone`, `Failed`, `Wrong`, and the errors of our calls."""
         reply = self._guarded(self._exchange, (kind, *given))
         for _ in range(MAX_ASKED):
             if "ask" not in reply:
@@ -137,13 +137,13 @@ class Worker:
             return work(*given)
         except Ended:
             self.broken = True
-            raise Gone("its process has ended before it gave one") from None
+            raise Gone("its process ended before it returned one") from None
         except BadFrame as error:
             self.broken = True
             raise Gone(str(error)) from None
         except NO_VALUE:
             self.broken = True
-            raise Gone("its process says what stands for no value") from None
+            raise Gone("its process sent a message that does not encode a value") from None
 
     def _served(self, reply: dict[str, Any]) -> tuple[str, Any]:
         """Make a call that the answer asks for, and return the reply to it."""
@@ -188,7 +188,7 @@ class Worker:
         return error
 
     def _exchange(self, message: Any) -> dict[str, Any]:
-        """Send a message, and return what comes."""
+        """Send a message and return the reply."""
         file = io.BytesIO()
         _Writer(self, file).dump(message)
         arrays, changed = self._arrays.outgoing()

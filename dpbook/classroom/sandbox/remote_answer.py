@@ -31,9 +31,9 @@ from dpbook.classroom.tasks.plain_data import NotPlain, plain
 
 LOAD_SECONDS = 4.0
 HURRIED = {False: 1 / 16, True: 1 / 8}
-"""Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
+"""Share of the time limit in a first attempt, without and with torch, whose first calls take long."""
 HURRIED_MOST = 2.0
-"""Seconds that it has at most, where a task gives more than most do."""
+"""Longest time limit of a first attempt, in seconds, for tasks with an unusually long limit."""
 Cells = Sequence[tuple[str, str]]
 
 
@@ -83,7 +83,7 @@ class RemoteAnswer(Answer):
         self.close()
 
     def close(self) -> None:
-        """End its processes."""
+        """End the answer's processes."""
         for worker in self._all:
             worker.close()
         self._all, self._free, self._mine, self._other = [], [], {}, None
@@ -118,7 +118,7 @@ class RemoteAnswer(Answer):
         return result
 
     def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
-        """One call of the learner's function, in the process of this thread."""
+        """Call the learner's function once, in the process of this thread."""
         worker = self._worker()
         before = _copied(args) if unchanged else ()
         result, after = worker.request("call", None, args, live, unchanged)
@@ -165,7 +165,7 @@ class RemoteAnswer(Answer):
         kind = kind or (Kind.TORCH if self._torch else Kind.NUMPY)
         with self._lock:
             if self._ended:
-                raise Gone("nobody waits for it any more")
+                raise Gone("the check has already ended")
             if kind not in self._keepers:
                 self._keepers[kind] = self._servers.keeper(kind)
                 self._clock.keepers.append(self._keepers[kind].process)
@@ -178,7 +178,7 @@ class RemoteAnswer(Answer):
         self._clock.known.append(worker.process)
         self.guards = {**keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name, self._write_your_own):
-            raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
+            raise Wrong(f"{self._name} to be defined", "this name is not defined in your cells", cause="no such name")
         with self._lock:
             self._clock.has_begun(worker.process)
         return worker

@@ -1,4 +1,4 @@
-"""The server of `servers.Servers`: it has loaded the modules that answers use, and forks what runs these.
+"""The server of `servers.Servers`: it has loaded the modules that answers use, and forks the processes of answers.
 
 It forks a keeper for each answer, which is the first process of a namespace where the kernel has such, and the keeper
 forks the answer's processes, one for each rank. With the keeper all of them end.
@@ -23,9 +23,9 @@ from dpbook.core.fork_server import preload
 
 DISK = 64 * containment.MIB
 PROCESSES = {False: 32, True: 128}
-"""That an answer may have, threads counted, without and with torch: as many as multiply take the time of who judges."""
+"""Most processes and threads of an answer, without and with torch: more of them would slow down the judge."""
 SECONDS = 600
-"""That a process may compute in all; a call has less, see `answer`."""
+"""Most CPU seconds of a process in all; the limit of one call is lower, see `answer`."""
 DEVICES = [Path("/dev") / name for name in ("null", "random", "urandom")]
 _SYSTEM = [
     Path(path) for path in (
@@ -73,7 +73,7 @@ def _beside(hidden: Path, places: list[Path]) -> set[Path]:
 
 
 def serve(control: socket.socket, memory: int) -> None:
-    """Fork a keeper for each socket that comes, until nobody is at the other end any more."""
+    """Fork a keeper for each socket that arrives, until the other end closes the connection."""
     containment.adopt_orphans()
     apart = containment.leave_network()
     if apart:  # else it would be done to everybody
@@ -99,7 +99,7 @@ def serve(control: socket.socket, memory: int) -> None:
 
 
 def _begin(sock: socket.socket, request: dict[str, Any], paths: list[Path], memory: int, network: bool) -> None:
-    """Fork the keeper, and tell its number."""
+    """Fork the keeper and send its process id."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.sched_setaffinity(0, request["cores"])
     os.setsid()
@@ -117,7 +117,7 @@ def _begin(sock: socket.socket, request: dict[str, Any], paths: list[Path], memo
 
 
 def _keep(sock: socket.socket, folder: Path, rules: Rules) -> NoReturn:
-    """Fork a process for each socket that comes; end when nobody is at the other end, and all of them with it."""
+    """Fork a process for each socket that arrives; end them all when the other end closes the connection."""
     containment.adopt_orphans()
     signal.signal(signal.SIGCHLD, _reap)
     number = 0

@@ -1,4 +1,4 @@
-"""The servers that fork answers' processes: started once, and shared by all who judge."""
+"""The servers that fork answers' processes: started once, and shared by all judges."""
 
 import contextlib
 import enum
@@ -50,7 +50,7 @@ MEMORY = {False: 512 * containment.MIB, True: 4096 * containment.MIB}
 HELD = 512 * containment.MIB
 """Bytes that all processes of an answer may hold beyond what they share with their server."""
 PATIENCE = 10.0
-"""Seconds for processes to end that were killed."""
+"""Seconds that killed processes may take to end."""
 
 
 class Keeper:
@@ -66,7 +66,7 @@ class Keeper:
         self.guards = {"processes": bool(reply["processes"]), "network": bool(reply["network"])}
 
     def process_of(self) -> socket.socket:
-        """Return the socket of a new process."""
+        """Return the socket connected to a new process of the answer."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
@@ -116,10 +116,10 @@ class Servers:
         self._folder.cleanup()
 
     def check(self) -> None:
-        """Raises `DpbookError` where a server has ended: answers would get no points for that."""
+        """Raise `DpbookError` if a server has ended, because answers would then get no points."""
         if any(server.poll() is not None for _, server in self._started.values()):
             raise DpbookError(
-                "a server of answers has ended while they were graded, as it says above: no marks are given"
+                "the server that runs the answers ended during grading (its error is above): no marks were written"
             )
 
     def keeper(self, kind: Kind = Kind.NUMPY) -> Keeper:
@@ -141,7 +141,7 @@ class Servers:
 
 
 def _start(modules: tuple[str, ...], memory: int, hashes: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Nothing is imported from the folder in which we are (-P): it may be that of a submission."""
+    """Start a server that imports nothing from the current folder (-P), which may be that of a submission."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     paths = filter(None, [str(PACKAGE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -160,7 +160,7 @@ def _start(modules: tuple[str, ...], memory: int, hashes: int) -> tuple[socket.s
 
 
 def end_family(process: int) -> None:
-    """Kill what a process has started, and what these have, until nothing is left."""
+    """Kill all descendants of a process, repeatedly, until none is left."""
     for _ in range(100):
         rest = [each for each in family(process, all_processes()) if each != process]
         if not rest:
@@ -182,7 +182,7 @@ def held_and_computed(process: int, known: Collection[int]) -> tuple[int, float]
 
 
 def _own(process: int) -> int:
-    """Bytes that a process has mapped to no file."""
+    """Return the bytes that a process has mapped to no file."""
     try:
         with open(f"/proc/{process}/statm", "rb") as file:
             resident, shared = map(int, file.read().split()[1:3])

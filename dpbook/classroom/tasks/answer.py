@@ -1,4 +1,4 @@
-"""The answer to a task, behind a guard: checks ask it for values and get plain data, or an error for the learner."""
+"""The answer to a task, behind a guard: checks request values and get plain data, or an error for the learner."""
 
 import contextlib
 import copy
@@ -49,7 +49,7 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
 
 
 class Blame(NamedTuple):
-    """An error in words, and its cause: the same text for the same error raised at the same place by other input."""
+    """An error in words, and its cause: a text that is the same whenever the same line raises the same error."""
 
     message: str
     cause: str
@@ -110,12 +110,12 @@ def _around(frame: _Frame) -> Iterator[tuple[int, str]]:
 
 
 def is_stub(error: BaseException) -> bool:
-    """Whether it is the learner's own code that says ``raise NotImplementedError``."""
+    """Whether the learner's own code raised the error with ``raise NotImplementedError``."""
     return any(isinstance(cause, NotImplementedError) and last_line(cause) for cause in causes(error))
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and what it was raised from: a rank's own error lies behind that of the run."""
+    """Yield the error and the errors that caused it: a rank's own error is behind that of the run."""
     for _ in range(10):
         if error is None:
             return
@@ -145,7 +145,7 @@ CALL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
 MAX_PRINTED = 1000
 MAX_LINES = 10
-NOT_PLAIN = "a value of the kind that the task asks for"
+NOT_PLAIN = "a value of the type that the task asks for"
 
 Through = Callable[..., Any]
 
@@ -178,7 +178,7 @@ class Wrong(Exception):
 
 
 class NotAnswered(Wrong):
-    """The answer is still the stub that the notebook came with."""
+    """The answer is still the notebook's stub."""
 
     def __init__(self) -> None:
         super().__init__("an answer", "not answered yet")
@@ -203,13 +203,13 @@ class Answer(ABC):
 
     @property
     def printed(self) -> str:
-        """The beginning of what it printed."""
+        """Beginning of the answer's printed output."""
         return str(self._printed)
 
     def begin(self, seconds: float | None = None) -> None:
         """Begin a check, which may take ``seconds`` in all; None is `CHECK_SECONDS`."""
         self.last_call: LastCall | None = None
-        """Shown by a report; None as long as the check has called nothing."""
+        """Last call, which a report shows; None before the first call of the check."""
         self._limit.begin_check(CHECK_SECONDS if seconds is None else seconds)
 
     def renew(self) -> None:  # noqa: B027  # most answers have no process
@@ -254,7 +254,7 @@ def check_unchanged(before: Sequence[Any], after: Sequence[Any]) -> None:
     for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
         change = difference(was, now)
         if change is not None:
-            expected = f"argument {number} left as it was: {change.expected}"
+            expected = f"argument {number} unchanged: {change.expected}"
             raise Wrong(expected, change.got, change.where, why="The caller may still need its own values.")
 
 
@@ -383,6 +383,6 @@ class Printed(io.TextIOBase):
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Take what is printed meanwhile, warnings included."""
+        """Capture what is printed during the block, including warnings."""
         with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self):
             yield

@@ -70,7 +70,7 @@ def main(folder: Path) -> int:
             task, answered, seed = pickle.loads(request.pickled)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            connection.send(DpbookError(f"the answer cannot be rebuilt in the process of its check ({cause})"))
+            connection.send(DpbookError(f"the answer cannot be unpickled in the process of its check ({cause})"))
             return 1
         limit = ProcessLimit(folder, task.answer, request.history)
         answer = LocalAnswer(answered, limit, os.open(folder / PRINTED, os.O_WRONLY | os.O_CREAT, 0o600))

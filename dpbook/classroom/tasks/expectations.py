@@ -79,12 +79,12 @@ def _drawn(numbers: Numbers[Any], seed: int) -> Any:
     return others[int(np.random.default_rng([seed, chapter, number]).integers(len(others)))]
 
 
-WRONG_SCHEDULE = "a schedule that does not do what is asked"
-"""One cause, whatever a check then wants to know of the schedule: its rounds, its bytes."""
+WRONG_SCHEDULE = "a schedule that does not compute the requested result"
+"""The same cause for every check that gets such a schedule, whether it asks for rounds or for bytes."""
 
 
 def expect(condition: bool, expected: str, got: str, where: str = "", why: str = "") -> None:
-    """Raise `Wrong` unless ``condition``, which the check has worked out itself from plain data."""
+    """Raise `Wrong` unless ``condition`` holds, which the check computed from plain data."""
     if not condition:
         raise Wrong(expected, got, where, why=why)
 
@@ -178,7 +178,7 @@ def expect_schedule(
     try:
         fault = find_fault(got)
     except ScheduleError as error:
-        raise Wrong("rounds that keep the rules of a schedule", str(error), where, WRONG_SCHEDULE) from None
+        raise Wrong("rounds that obey the rules of a schedule", str(error), where, WRONG_SCHEDULE) from None
     if fault is not None:
         place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round + 1}, chunk {fault.chunk}"
         raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"), WRONG_SCHEDULE)

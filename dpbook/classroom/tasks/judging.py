@@ -1,4 +1,4 @@
-"""Judging an answer: every check of its task, one after another, whatever the answer does."""
+"""Judging an answer: every check of its task runs, one after another, whatever the answer does."""
 
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -15,7 +15,7 @@ NO_RETURN = "your function returned None: is a return missing?"
 
 
 def judge(task: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
-    """Run the checks of ``asked`` on ``answer``, or those named in ``only``, and report; records nothing."""
+    """Run the checks of ``task`` on ``answer``, or those named in ``only``, and return the report; record nothing."""
     start = time.perf_counter()
     cases = list(cases_of(task, answer, seed, only))
     return report_of(task, cases, time.perf_counter() - start, answer.printed)
@@ -62,8 +62,10 @@ def _judge(one: Check, task: Task, answer: Answer, rng: np.random.Generator) -> 
     except Wrong as wrong:
         return _failed(one, task, answer, wrong)
     except Exception as error:  # plain data, but not of the form that the check relies on
-        message = f"a value on which the check itself stopped: {type(error).__name__}: {error}"
-        return _failed(one, task, answer, Wrong("a value of the form that the task describes", message, cause=message))
+        message = f"a value on which the check failed: {type(error).__name__}: {error}"
+        return _failed(
+            one, task, answer, Wrong("a value of the type and shape that the task describes", message, cause=message)
+        )
     return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, Reached) else None)
 
 

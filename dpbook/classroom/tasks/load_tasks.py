@@ -87,7 +87,7 @@ class Task:
 
     @property
     def points(self) -> int:
-        """The sum over its checks."""
+        """Sum of the points of its checks."""
         return sum(check.points for check in self.checks)
 
     @property
@@ -176,7 +176,7 @@ def _check(table: Table, place: str, package: str) -> Check:
 
 @dataclass(frozen=True)
 class Late:
-    """A check's function, by its name: its module is imported when the function is first needed."""
+    """A check's function, given by name: its module is imported when the function is first called."""
 
     module: str
     name: str

@@ -102,7 +102,7 @@ def marked_regions(text: str, place: str) -> Iterator[tuple[str, int, int]]:
                 if f"{word} {kind}" not in line:
                     continue
                 if line.strip() != f"### {word} {kind}":
-                    raise DpbookError(f"{place}, line {number + 1}: a mark stands alone, as ### {word} {kind}")
+                    raise DpbookError(f"{place}, line {number + 1}: a marker needs its own line, ### {word} {kind}")
                 if word == "BEGIN":
                     if opened:
                         raise DpbookError(f"{place}, line {number + 1}: BEGIN {kind} inside BEGIN {opened[0]}")
@@ -132,7 +132,7 @@ def read(path: Path) -> Notebook:
             return dict(nb)
     except (ValueError, KeyError, TypeError):
         pass
-    raise DpbookError(f"{path} is no notebook of format 4")
+    raise DpbookError(f"{path} is not a notebook of format 4")
 
 
 def learners(nb: Notebook, name: str) -> Notebook:
@@ -146,7 +146,7 @@ def learners(nb: Notebook, name: str) -> Notebook:
 def _learners_cell(cell: Cell, place: str) -> Cell:
     if cell["cell_type"] != "code":
         if list(marked_regions(source(cell), place)):
-            raise DpbookError(f"{place}: marks of solutions and hidden tests belong into code cells")
+            raise DpbookError(f"{place}: solution and hidden-test markers belong in code cells")
         return {**cell, "source": [IN_WORDS]} if mark(cell).get("solution") else cell
     return {
         **cell,

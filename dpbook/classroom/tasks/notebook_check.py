@@ -74,7 +74,7 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
     return replace(report, notes=record(task, report.points)) if report.answered else report
 
 
-POSTPONED = "judged when the course is graded"
+POSTPONED = "checked when the course is graded"
 
 
 def _postponed(task: Task) -> Report:
@@ -127,7 +127,7 @@ def share_checks(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 @dataclass
 class _Run:
-    """The cases of one task, as they come from one process after another."""
+    """The cases of one task, collected from one process after another."""
 
     task: Task
     pickled: bytes
@@ -138,7 +138,7 @@ class _Run:
     lost: int = 0
 
     def go_on(self, process: "_Process") -> None:
-        """Run the checks that remain, up to where they or the process end."""
+        """Run the remaining checks until all are done or the process ends."""
         process.send(self._request())
         while len(self.cases) < len(self.task.checks) or self.printed is None:
             message = process.receive(self._patience())
@@ -186,7 +186,7 @@ class _Run:
         if end.check != check.name:
             self.lost += 1
             if self.lost > 1:
-                raise DpbookError(f"the check could not run, {self.lost} times in a row: {end.got}")
+                raise DpbookError(f"the check failed to run {self.lost} times in a row: {end.got}")
             return
         self.lost = 0
         self.lost_output += process.printed()
@@ -263,7 +263,7 @@ class _Process:
         timer = str(-status) if status in (-signal.SIGPROF, -signal.SIGALRM) else ""
         if timer:
             cpu = status == -signal.SIGPROF
-            why = "a loop that does not end?" if cpu else "does it wait for something that never comes?"
+            why = "a loop that does not end?" if cpu else "does it wait for something that never happens?"
             got = f"none after {noted[timer]}: {why}"
         else:
             got = _ended(status)
@@ -302,7 +302,7 @@ def _settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _ended(status: int | None) -> str:
     if status is None:
-        return "its process did not end in time"
+        return "its process exceeded the time limit"
     if status < 0:
         return f"its process was killed by {signal.Signals(-status).name}"
     return f"its process ended with exit status {status}"

@@ -18,7 +18,7 @@ Calls = Sequence[tuple[Any, ...]]
 
 
 def call_each(answer: Answer, calls: Calls, *, where: str = "", other_interpreter: bool = False) -> list[Any]:
-    """Return what the answer returned for each of ``calls``, all made in one process, one after another.
+    """Return the answer's result for each of ``calls``, all made in one process, one after another.
 
     With ``other_interpreter`` that is another one than in all other calls: it shares no memory with them, and hashes
     strings differently. They may take as long as the check in all. Raises what `call` raises.

@@ -29,7 +29,7 @@ _BASES = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
 class NotPlain(DpbookError):
-    """A value is of a kind that no task asks for; ``str`` says of which, beginning with an article."""
+    """A value has a type that no task asks for; ``str`` describes it, beginning with an article."""
 
 
 def plain(value: object) -> Any:

@@ -39,7 +39,7 @@ class Stretch:
 
     @property
     def points(self) -> int:
-        """Earned so far."""
+        """Points earned so far."""
         return sum(best or 0 for best in self.best)
 
     @property
@@ -58,7 +58,7 @@ class Stretch:
 
     @property
     def lines(self) -> list[str]:
-        """Its tasks in words."""
+        """One line of text per task."""
         pairs = zip(self.tasks, self.best, strict=True)
         return [f"{t.id} {t.title}: {'–' if best is None else best} of {t.points}" for t, best in pairs]
 
@@ -96,7 +96,7 @@ class Progress:
 
     @property
     def headline(self) -> str:
-        """The sum in one line."""
+        """Sum of the points, in one line."""
         points, possible = (sum(getattr(s, name) for s in self.stretches) for name in ("points", "possible"))
         states = [stretch.state for stretch in self.stretches if stretch.tasks]
         return f"{points} of {possible} points; {states.count('done')} of {plural(len(states), 'chapter')} done"
@@ -159,7 +159,7 @@ def record(task: Task, points: int) -> tuple[str, ...]:
                 stored = {"format": FORMAT, "version": VERSION, "best": {**best, task.id: points}}
                 write_atomically(file, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
     except OSError as error:
-        return (f"your points could not be saved: {error.strerror or type(error).__name__}",)
+        return (f"cannot save your points: {error.strerror or type(error).__name__}",)
     return note
 
 
@@ -178,7 +178,7 @@ def _read(file: Path) -> tuple[dict[str, int], tuple[str, ...]]:
         names = (file.with_name(f"{file.stem}.unreadable-{n}{file.suffix}") for n in itertools.count(1))
         aside = next(name for name in names if not name.exists())
         os.replace(file, aside)
-        return {}, (f"{FILE} is damaged or of another version; it is now {aside.name}, and a new one was begun",)
+        return {}, (f"{FILE} is damaged or from another version; renamed to {aside.name}, started a new one",)
 
 
 def _parse(content: bytes) -> dict[str, int]:

@@ -47,7 +47,7 @@ def a(noun: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """Plain data in one line: its value, cut short where it is long, and an array's dtype and shape."""
+    """Return a one-line description of plain data: its value, shortened if long, and an array's dtype and shape."""
     kind = type(value)
     if kind is _ndarray:
         return f"{_items(value.flat, value.size, '[]')} ({value.dtype}, shape {value.shape})"
@@ -95,7 +95,7 @@ _KEPT = {"int64", "float64", "bool"}
 
 
 class _Unwritten(Exception):
-    """There is no short Python for this value."""
+    """A value cannot be written as short Python code."""
 
 
 def written(name: str, args: Sequence[Any]) -> str:
@@ -257,7 +257,7 @@ def number_in_words(number: float) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """One check and what came of it. All strings are plain text, ready to show.
+    """One check and its result. All strings are plain text, ready to show.
 
     ``reached`` is set where a passed check has a par. ``call`` is the call that failed, as Python. ``cause`` is the
     same text in all cases that ended in the same way, and ``like`` the name of the first of these, where reported.
@@ -279,13 +279,13 @@ class Case:
 
     @property
     def verdict(self) -> str:
-        """Few words that follow the name of the check, or "" if details follow."""
+        """Short text that follows the name of the check, or "" if details follow."""
         if not self.answered:
             return self.note or "not answered yet"
         return f"fails for the same reason as “{self.like}”" if self.like else self.note
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """Yield label and text of what there is to say on a case that failed in a way not reported yet."""
+        """Yield the label and the text of each detail of a case that failed in a way not yet reported."""
         if not self.passed and self.answered and not self.like:
             rows = (
                 ("call", self.call),
@@ -325,7 +325,7 @@ class Report:
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer at all, rather than the stub."""
+        """Whether the answer is more than the stub."""
         return any(case.answered for case in self.cases)
 
     @property

@@ -1,4 +1,4 @@
-"""Functions of the library that would solve a task: they refuse calls of the answer, and calls in its text are found.
+"""Library functions that would solve a task: they reject calls from the answer, and calls in its text are detected.
 
 An answer that goes out of its way still reaches them. The search of its text then remains, and a copy of the library's
 code, which a comparison of answers shows.
@@ -16,7 +16,7 @@ from dpbook.core import DpbookError
 
 
 class NotYourOwn(DpbookError):
-    """An answer calls a function of the library that does the task."""
+    """An answer calls a library function that solves the task."""
 
 
 def refuse(names: Iterable[str]) -> None:
@@ -48,14 +48,14 @@ def _owner_of(name: str) -> tuple[Any, str]:
             owner = getattr(owner, part)
         if hasattr(owner, parts[-1]):
             return owner, parts[-1]
-    raise DpbookError(f"the library has no {name!r}, which a task does not let its answer call")
+    raise DpbookError(f"a task forbids its answer to call {name!r}, which the library does not have")
 
 
 def _refusing(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
         if is_learners(sys._getframe(1).f_code.co_filename):
-            raise NotYourOwn(f"write your own: {name} does what this task asks for, so its answer cannot call it")
+            raise NotYourOwn(f"write your own: {name} solves this task, so the answer cannot call it")
         return function(*args, **options)
 
     return called

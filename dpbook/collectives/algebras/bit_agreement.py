@@ -116,7 +116,7 @@ def agreement(all_reduce: Schedule | Callable[[Array], Array], world: int | None
         raise InvalidArgument("all_reduce", all_reduce, "a Schedule, or a function from buffers to sums")
     world = check_int("world", world, 1)
     buffers = np.repeat(np.array(contributions(world), object)[:, None], world, axis=1)
-    expected = "a function that moves and adds the ranks' buffers, and nothing else"
+    expected = "a function that only moves and adds the ranks' buffers"
     try:
         sums = all_reduce(buffers.copy())
     except TypeError as error:  # some other operation on symbols

@@ -93,8 +93,8 @@ class _Recorder(World):
         mine, known = self.buffers[rank], self.known[rank]
         if mine.tobytes() != known.tobytes():
             raise ScheduleError(
-                f"rank {rank} changed its buffer by hand {when}; a schedule holds messages only: "
-                "let recv add what arrives with op='sum'"
+                f"rank {rank} changed its buffer outside of calls {when}; a schedule contains only messages: "
+                "use recv with op='sum' to add"
             )
 
     def _slice(self, call: CommCall, half: Half) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class _Recorder(World):
         inside = base <= low and high <= top and half.view.dtype == buffer.dtype
         if not (inside and end - begin == half.view.size and (end - begin == 1 or half.view.strides == buffer.strides)):
             raise ScheduleError(
-                f"rank {call.rank} uses an array that is no slice of its buffer in {call.text}, {call.line}; "
+                f"rank {call.rank} uses an array that is not a slice of its buffer in {call.text}, {call.line}; "
                 "such a program runs, but cannot be expressed as a schedule"
             )
         return begin, end

@@ -25,7 +25,7 @@ class Prefetching:
         self.computed: list[Unit] = []
 
     def begin(self) -> None:
-        """A forward begins."""
+        """Start a forward pass."""
         if self.entered:
             self.expected = self.entered
         self.entered, self.computed = [], []
@@ -43,11 +43,11 @@ class Prefetching:
         return self.computed, len(self.computed) - 1
 
     def come_back(self, way: list[Unit], here: int) -> None:
-        """Let ``way[here]`` have its weights: backward is about to compute it."""
+        """Make the full weights of ``way[here]`` available: backward is about to compute it."""
         self._gather(way[here], way[max(0, here - self.depth) : here][::-1])
 
     def _gather(self, unit: Unit, ahead: Sequence[Unit]) -> None:
-        """The next ones are asked for before this one is waited for, so that they travel while it computes."""
+        """Request the next units before waiting for this one, so that their weights travel while it computes."""
         for each in (unit, *ahead):
             each.begin_to_gather()
         unit.gather()
@@ -55,7 +55,7 @@ class Prefetching:
 
 @dataclass
 class _Sum:
-    """A row whose gradients are being summed: over the ranks that share it, then across those that hold the same."""
+    """A row whose gradients are being summed: over the ranks that share it, then over those with the same shard."""
 
     unit: Unit
     row: Row
@@ -66,9 +66,9 @@ class _Sum:
 class Reducing:
     """Hooks on the whole weights of ``units``, which average their gradients over all ranks that train.
 
-    Whatever a row's gradients are added to stays whole until its sum is under way. ``enabled`` False keeps it, and adds
-    up. At most one reduce-scatter is under way while the next row's gradients come. ``begin`` is called whenever a
-    gradient comes, and has to see to it that `finish` is called when backward ends.
+    A row of gradients stays whole until its reduction begins. ``enabled`` False keeps it and accumulates into it. At
+    most one reduce-scatter is under way while the next row's gradients come. ``begin`` is called for every gradient,
+    and must ensure that `finish` is called when backward ends.
     """
 
     begin: Callable[[], None]
@@ -87,7 +87,7 @@ class Reducing:
                 call_when_ready(weight, self, Reducing._ready, place, index)
 
     def _ready(self, place: int, index: int) -> None:
-        """The gradient of a weight is complete on this rank."""
+        """Handle a gradient of a weight that is complete on this rank."""
         unit, row = self._trained[place]
         weight = row.weights[index]
         self.begin()
@@ -108,7 +108,7 @@ class Reducing:
             self._reduce(unit, row)
 
     def _reduce(self, unit: Unit, row: Row) -> None:
-        """Begin to sum a row of gradients, when the sum before it is there."""
+        """Begin to reduce a row of gradients after the reduction before it is complete."""
         self._settle()
         gradient = row.gradient
         assert gradient is not None  # what is reduced has some
@@ -117,7 +117,7 @@ class Reducing:
         self._under_way = _Sum(unit, row, self.reduce_scatter(gradient))
 
     def _settle(self) -> None:
-        """Wait for the sum that is under way; keep this rank's piece of it, and give back the rest."""
+        """Wait for the reduction in progress; keep this rank's piece of the sum, and free the rest."""
         done, self._under_way = self._under_way, None
         if done is None:
             return
@@ -134,7 +134,7 @@ class Reducing:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def finish(self) -> None:
-        """The end of a backward: sum what is left, and wait for all."""
+        """Handle the end of a backward: reduce the remaining rows, and wait for all of them."""
         self._missing.clear()
         if self.enabled:
             for unit in reversed(self.units):

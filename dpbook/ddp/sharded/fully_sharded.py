@@ -1,4 +1,4 @@
-"""ZeRO stage 3 from scratch: each rank keeps a piece of the weights, and a unit's whole weights only while it computes.
+"""ZeRO stage 3 from scratch: a rank keeps one piece of the weights, and whole weights of a unit while it computes.
 
 The state of model and optimizer goes by the names of the parameters, for torch's distributed checkpoint. Sources:
 Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020; Zhao
@@ -60,7 +60,7 @@ def slices(units: Sequence[Unit], prefix: str) -> dict[str, Slice]:
 
 
 def own_pieces(units: Sequence[Unit], state: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``state`` of a module, of parameters this rank's slices alone."""
+    """Return the ``state`` of a module with this rank's slices in place of the parameters."""
     pieces = {
         name: row.piece_of(index, name, state[name])
         for row in _rows(units)
@@ -99,10 +99,10 @@ def optimizer_state(units: Sequence[Unit], optimizer: torch.optim.Optimizer) -> 
 
 
 def _begin(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """Let it make the state of trained ``parameters`` that have none, by a step in which nothing but that happens.
+    """Make the optimizer create missing state of trained ``parameters``, by a step that changes nothing else.
 
-    Whoever loads a checkpoint asks for the state of all, whether all had a gradient where it was saved or not. Of SGD,
-    Adagrad, Adam and AdamW what is made is as good as none: zeros, or what they begin with, and no step taken.
+    Loading a checkpoint needs the state of all parameters, even of those that had no gradient when it was saved. For
+    SGD, Adagrad, Adam and AdamW the created state equals no state: zeros or initial values, and step 0.
     """
     if not parameters:
         return
@@ -128,7 +128,7 @@ class ShardedState:
     """A sharded model and its optimizer, as torch's distributed checkpoint takes them: it is `Stateful`.
 
     torch.distributed.checkpoint.save({"app": ShardedState(model, optimizer)}, checkpoint_id=folder), and ``load`` with
-    the same, on as many ranks as one likes.
+    the same dict, on any number of ranks.
     """
 
     def __init__(self, model: "FullySharded", optimizer: torch.optim.Optimizer) -> None:
@@ -139,7 +139,7 @@ class ShardedState:
         return {"model": self.model.state_dict(), "optim": self.model.optimizer_state(self.optimizer)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what was loaded: values are in place already, options of the parameter groups are not."""
+        """Apply the loaded options of the parameter groups; the loaded values are already in place."""
         self.model.load_state_dict(state_dict["model"])
         loaded = state_dict["optim"]["param_groups"]
         for group, found in zip(self.optimizer.param_groups, loaded, strict=True):
@@ -223,7 +223,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         mark(module.parameters())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward."""
+        """Run the module's forward."""
         if in_backward():  # activations are computed once more
             return self.module(*args, **kwargs)
         check_unchanged(self.module, self.units)
@@ -247,7 +247,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
             self._reducing.enabled = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, those that `no_sync` keeps whole too: an optimizer knows of the shards' alone."""
+        """Drop all gradients, including the whole ones that `no_sync` keeps; an optimizer knows only the shards'."""
         self._passes.recover()
         super().zero_grad(set_to_none)
         self._reducing.forget()
@@ -261,7 +261,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         return self.module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The module's own names, without a prefix; a parameter is a `Slice`, for torch's distributed checkpoint.
+        """Return the state under the module's own names; a parameter is a `Slice`, for torch's distributed checkpoint.
 
         As part of another module's state they have its ``prefix``.
         """
@@ -270,9 +270,9 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         return state | slices(self.units, kwargs.get("prefix", ""))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load what `state_dict` gave and a checkpoint has filled, or the whole state of a module that is not sharded.
+        """Load a `state_dict` that a checkpoint has filled, or the whole state of a module that is not sharded.
 
-        Every rank calls it. Raises what the module's own raises, and `InvalidArgument` for a tensor of another shape
+        Every rank calls it. Raises the module's own errors, and `InvalidArgument` for a tensor of another shape
         and for ``assign=True``: parameters stay slices of the shard.
         """
         if kwargs.get("assign") or any(args[1:]):
@@ -281,7 +281,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         return self.module.load_state_dict(own_pieces(self.units, state_dict), *args, **kwargs)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of an ``optimizer`` of these parameters, by their names, what is kept per element as `Slice`.
+        """Return the state of an ``optimizer`` by parameter names; state with one value per element is a `Slice`.
 
         It has the form of torch's `get_optimizer_state_dict`. What a checkpoint loads into it is in the optimizer, but
         for options such as ``lr``: see `ShardedState`. A parameter that had no gradient yet, and so no state, is given
@@ -290,12 +290,12 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         return optimizer_state(self.units, optimizer)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scale all gradients so that their norm over all ranks is at most ``max_norm``; the norm before.
+        """Scale all gradients so that their norm over all ranks is at most ``max_norm``; return the norm before.
 
-        A norm of one rank's shards is that of a part; see `dpbook.ddp.sharded.fully_sharded`.
+        The norm of one rank's shards covers only its part; see `dpbook.ddp.sharded.fully_sharded`.
         """
         return clip([row for unit in self.units for row in unit.rows], max_norm, self.group)
 
 
 def _nobody(event: UnitEvent) -> None:
-    """Observe nothing."""
+    """Ignore the event."""

@@ -1,7 +1,7 @@
-"""Weights that backward has saved: they are gathered when it asks for them, by whatever way it has come.
+"""Weights saved for backward: they are gathered when backward reads them, by whichever path it reaches them.
 
 Backward usually comes to a unit through its output, and the unit has its weights then. A loss of something inside of a
-unit, such as a term that a layer keeps aside, comes to them by another way.
+unit, such as an auxiliary loss of a layer, reaches them by another path.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +86,7 @@ class Passes:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Let the units have their weights inside, and the modules their shards again after it."""
+        """Make the units' whole weights available within the block, and show the shards again after it."""
         self._begin_forward()
         try:
             with self._saved.watched():
@@ -109,25 +109,25 @@ class Passes:
             unit.show_shards()
 
     def forget(self) -> None:
-        """End what a forward without backward, or a backward that raised, has left behind."""
+        """Clean up after a forward without backward, or a backward that raised."""
         if self._backward_runs:
             self._backward_runs = False
             self.reducing.forget()
         self._free(self.units)
 
     def recover(self) -> None:
-        """Let the modules have their shards again after a backward that raised, and so never came to its end."""
+        """Show the modules' shards again after a backward that raised and therefore never finished."""
         if self._backward_runs and not in_backward():
             self.forget()
 
     def remove(self) -> None:
-        """Take the hooks off the modules."""
+        """Remove the hooks from the modules."""
         self.forget()
         for hook in self._hooks:
             hook.remove()
 
     def _enter(self, unit: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Before a unit's forward: its whole weights."""
+        """Gather the whole weights of a unit before its forward."""
         if in_backward():
             self._wait_for_end()
             unit.gather()
@@ -143,7 +143,7 @@ class Passes:
         return value.to(self.dtype) if floating else value
 
     def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
-        """After a unit's forward: free its weights, and come back to it when backward reaches its output."""
+        """Free a unit's weights after its forward, and gather them again when backward reaches its output."""
         if in_backward():
             return
         unit.running -= 1
@@ -154,7 +154,9 @@ class Passes:
             tensors = list(tensors_in(output))
             if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
                 raise InvalidArgument(
-                    f"the output of {unit.name or 'the module'}", type(output).__name__, "tensors, or a nest of them"
+                    f"the output of {unit.name or 'the module'}",
+                    type(output).__name__,
+                    "tensors, nested or not",
                 )
             for tensor in tensors:
                 if tensor.grad_fn is not None:
@@ -177,7 +179,7 @@ class Passes:
         way[here].notify("backward")
 
     def _come_otherwise(self, unit: Unit) -> None:
-        """Backward needs the weights of a unit to whose output it has not come, or not yet."""
+        """Gather the weights of a unit whose output backward has not reached, or not yet."""
         self._begin_backward()
         unit.gather()
 

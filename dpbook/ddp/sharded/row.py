@@ -1,8 +1,8 @@
 """A flat row: parameters of one kind, end to end, cut into one equal piece per rank.
 
-The row is whole for a moment only. What is kept is this rank's piece, the shard, and the parameters that an optimizer
-sees are slices of it. The whole weights lie in memory that is given back and taken again: tensors that backward has
-saved are views of it, and find their values there when it has been gathered once more.
+The row is whole only for a moment. A rank keeps its piece, the shard, and the parameters that an optimizer sees are
+slices of it. The whole weights lie in memory that is freed and allocated again: tensors saved for backward are views of
+it, and have their values again once it has been gathered again.
 
 An all-reduce has two halves, both in place on a row: reduce-scatter, after which piece r is complete on rank r, and
 all-gather.
@@ -33,7 +33,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 def all_gather(group: dist.ProcessGroup | None = None) -> Half:
-    """torch.distributed's all-gather."""
+    """Begin torch.distributed's all-gather."""
 
     def begin(row: torch.Tensor) -> Any:
         return _all_gather(row, _own_piece(row, group), group=group, async_op=True)
@@ -42,7 +42,7 @@ def all_gather(group: dist.ProcessGroup | None = None) -> Half:
 
 
 def reduce_scatter(group: dist.ProcessGroup | None = None) -> Half:
-    """torch.distributed's reduce-scatter, which gloo carries out as an all-reduce: twice the bytes."""
+    """Begin torch.distributed's reduce-scatter, which gloo executes as an all-reduce: twice the bytes."""
 
     def begin(row: torch.Tensor) -> Any:
         return _reduce_scatter(_own_piece(row, group), row, group=group, async_op=True)
@@ -53,10 +53,9 @@ def reduce_scatter(group: dist.ProcessGroup | None = None) -> Half:
 def over_half(
     half: Schedule | Callable[[int], Schedule], group: dist.ProcessGroup | None = None
 ) -> BackgroundAllReduce:
-    """A half that a schedule carries out, on a thread of its own, such as `collectives.reduce_scatter`.
+    """Return a half of an all-reduce that executes a schedule on a separate thread; for tensors on the CPU.
 
-    It is for the CPU. A schedule may leave chunk c on another rank than c: chunks are renumbered so that rank r owns
-    chunk r.
+    A schedule may leave chunk c on another rank than c: chunks are renumbered so that rank r owns chunk r.
 
     Args:
         half: a schedule, or a function of the world that makes one, with a chunk for each rank: partial on every rank,
@@ -79,7 +78,7 @@ def over_half(
 
 
 def _owners(schedule: Schedule) -> list[int]:
-    """The rank that has each chunk between the halves; -1 where there is no such rank."""
+    """Return the rank that owns each chunk between the halves; -1 if no rank does."""
     chunks = range(schedule.n_chunks)
     if all(schedule.before[c] == partial(schedule.world) for c in chunks):
         owned = schedule.after
@@ -147,14 +146,14 @@ class Row:
         self.cut(values)
 
     def values(self) -> torch.Tensor:
-        """The row of the members as they are before `cut`."""
+        """Return the row of the members' values before `cut`."""
         flat = torch.zeros(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
         for member, (a, b) in zip(self.members, self.spans, strict=True):
             flat[a:b].copy_(member.parameter.detach().reshape(-1))
         return flat
 
     def join(self, all_gather: Half) -> None:
-        """Let the members be whole again, in the dtype of the shard."""
+        """Make the members whole again, in the dtype of the shard."""
         flat = torch.empty(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
         flat[self.mine] = self.shard
         all_gather(flat).wait()
@@ -163,21 +162,21 @@ class Row:
             member.parameter.grad = None
 
     def check(self) -> None:
-        """Raise `InvalidArgument` where a parameter is no slice of the shard any more, or trained when others are not.
+        """Raise `InvalidArgument` if a parameter is no longer a slice of the shard, or trained when others are not.
 
-        Nobody would see what becomes of it: what is gathered is the shard.
+        Its values would be lost silently, because the shard is what is gathered.
         """
         memory = self.shard.untyped_storage()._cdata
         for member in self.members:
             if member.parameter.untyped_storage()._cdata != memory or member.parameter.dtype != self.shard.dtype:
-                expected = "where it was: move and convert a module before it is wrapped, and write into its parameters"
-                raise InvalidArgument(member.name, "in other memory or of another dtype", expected)
+                expected = "a slice of the shard: move and convert a module before wrapping, and write in place"
+                raise InvalidArgument(member.name, "a tensor in other memory or of another dtype", expected)
             if member.parameter.requires_grad != self.trained:
-                expected = "set before the module is wrapped, or between `unwrap` and the next wrapping"
+                expected = f"{self.trained}: change it before wrapping, or between `unwrap` and the next wrapping"
                 raise InvalidArgument(f"requires_grad of {member.name}", member.parameter.requires_grad, expected)
             if member.parameter._backward_hooks or member.parameter._post_accumulate_grad_hooks:
-                expected = "none: gradients come to whole weights, and to the parameter when they have been summed"
-                raise InvalidArgument(f"hooks of {member.name}", "on its gradient", expected)
+                expected = "none: only whole weights get gradients in backward, and the parameter gets the sum later"
+                raise InvalidArgument(f"hooks of {member.name}", "a hook on its gradient", expected)
 
     @property
     def alive(self) -> bool:
@@ -190,20 +189,20 @@ class Row:
         return int(self.whole.numel() * self.whole.element_size())
 
     def begin_to_gather(self, all_gather: Half) -> None:
-        """Take memory for the whole row and begin to fill it."""
+        """Allocate memory for the whole row and begin to gather it."""
         self.whole.untyped_storage().resize_(self.nbytes)
         with torch.no_grad():
             self.whole[self.mine].copy_(self.shard)
         self.handle = all_gather(self.whole)
 
     def wait(self) -> None:
-        """Return when the whole row is there."""
+        """Wait until the whole row has been gathered."""
         if self.handle is not None:
             self.handle.wait()
             self.handle = None
 
     def free(self) -> None:
-        """Give the memory of the whole row back, whoever still has a view of it."""
+        """Free the memory of the whole row, even if views of it exist."""
         self.wait()  # what is on its way would be written into memory of others
         self.whole.untyped_storage().resize_(0)
 
@@ -221,9 +220,9 @@ class Row:
         return Slice(values, self.shapes[index], begin)
 
     def piece_of(self, index: int, name: str, values: torch.Tensor) -> torch.Tensor:
-        """This rank's slice of a member's ``values``: a `Slice` like its own, or the whole tensor."""
+        """Return this rank's slice of a member's ``values``: a `Slice` like its own, or the whole tensor."""
         if tuple(values.shape) != self.shapes[index]:
-            raise InvalidArgument(f"state_dict[{name!r}]", f"of shape {tuple(values.shape)}", f"{self.shapes[index]}")
+            raise InvalidArgument(f"state_dict[{name!r}]", tuple(values.shape), f"of shape {self.shapes[index]}")
         if isinstance(values, Slice):
             return values.local
         begin = max(self.offsets[index], self.mine.start) - self.offsets[index]
@@ -240,5 +239,5 @@ class Row:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Numbers that change whenever the shard is written."""
+        """Version numbers, which change whenever the shard is written."""
         return tuple(member.parameter._version for member in self.members)

@@ -1,4 +1,4 @@
-"""A unit at work: its weights are gathered, computed with, and freed. Every change can be observed."""
+"""A unit during a step: its weights are gathered, used and freed. Every change can be observed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -12,14 +12,14 @@ from dpbook.ddp.sharded.units import Member, Share
 
 
 class HiddenParameter:
-    """Placeholder of a parameter while its unit does not compute; it raises an error when it is computed with."""
+    """Placeholder of a parameter while its unit does not compute; using it raises an error."""
 
     def __init__(self, name: str, unit: str, weight: nn.Parameter) -> None:
         self.shape, self.dtype, self.device, self.requires_grad = (
             weight.shape, weight.dtype, weight.device, weight.requires_grad,
         )  # fmt: skip
         self._message = (
-            f"{name} is used outside its unit, {unit or 'the whole module'}, where its values are not there: "
+            f"{name} is used outside its unit, {unit or 'the whole module'}, where its values are not available: "
             "put it into a unit that contains all modules that use it, or call it through the forward of its unit"
         )
 
@@ -39,10 +39,11 @@ class HiddenParameter:
 class UnitEvent(NamedTuple):
     """A change of a unit; ``nbytes`` counts the whole weights or whole gradients that it is about.
 
-    "gather": its weights are under way; "gathered": they are there; "forward", "recompute", "backward": it begins to
-    compute; "free": its whole weights are given back; "reduce": its gradients are under way; "reduced": this rank's
-    piece of their sum is there, and the whole gradients are given back. On an accelerator these are the host's
-    moments: "gathered" says that what is queued from then on finds the weights.
+    "gather": its weights are being gathered; "gathered": they are available; "forward", "recompute", "backward": it
+    begins to
+    compute; "free": its whole weights are freed; "reduce": its gradients are being reduced; "reduced": this rank's
+    piece of their sum is available, and the whole gradients are freed. On an accelerator these are times of the host:
+    work queued after "gathered" can use the weights.
     """
 
     kind: str
@@ -57,7 +58,7 @@ class Unit:
     """A module whose parameters, those of units inside it left out, are gathered and freed together.
 
     Modules have as parameters: the shards, outside of a step; while it computes, the whole weights; while others
-    compute in a forward, what raises when it is used.
+    compute in a forward, placeholders that raise when they are used.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Unit:
         self.observer(UnitEvent(kind, self.name, nbytes))
 
     def begin_to_gather(self) -> None:
-        """Begin to gather what has no memory yet."""
+        """Begin to gather the rows that have no memory yet."""
         rows = [row for row in self.rows if not row.alive]
         for row in rows:
             row.begin_to_gather(self.all_gather)
@@ -90,7 +91,7 @@ class Unit:
             self.notify("gather", sum(row.nbytes for row in rows))
 
     def gather(self) -> None:
-        """Return when the whole weights are there, and give them to the modules."""
+        """Wait until the whole weights are available, and set them as the modules' parameters."""
         self.begin_to_gather()
         under_way = [row for row in self.rows if row.handle is not None]
         for row in under_way:
@@ -101,7 +102,7 @@ class Unit:
             self._show(row, row.weights)
 
     def free(self, rows: list[Row] | None = None) -> None:
-        """Give back the memory of the whole weights, of all ``rows`` or some, and `hide` them."""
+        """Free the memory of the whole weights, of all ``rows`` or some, and `hide` them."""
         alive = [row for row in (self.rows if rows is None else rows) if row.alive]
         for row in alive:
             row.free()
@@ -110,7 +111,7 @@ class Unit:
             self.notify("free", sum(row.nbytes for row in alive))
 
     def free_frozen(self) -> None:
-        """Give back frozen weights, which backward has passed. Those of a unit around others stay until its end."""
+        """Free the frozen weights that backward has passed. Those of a unit around others stay until its end."""
         if not self.contains_units:
             self.free([row for row in self.rows if not row.trained])
 
@@ -127,11 +128,11 @@ class Unit:
 
     @property
     def versions(self) -> list[tuple[int, ...]]:
-        """Numbers that change whenever a shard is written."""
+        """Version numbers, which change whenever a shard is written."""
         return [row.versions for row in self.rows]
 
     def check_versions(self, rows: Sequence[Row], versions: Sequence[tuple[int, ...]]) -> None:
-        """Raise `DpbookError` where ``rows`` have other versions than in forward: their shards were written since."""
+        """Raise `DpbookError` if ``rows`` have other versions than in forward: their shards were written since."""
         if [row.versions for row in rows] != list(versions):
             raise DpbookError(
                 f"the weights of {self.name or 'the whole module'} changed between forward and backward: "
@@ -139,12 +140,12 @@ class Unit:
             )
 
     def show_shards(self) -> None:
-        """Let the modules have the shards as parameters."""
+        """Set the shards as the modules' parameters."""
         for row in self.rows:
             self._show(row, [member.parameter for member in row.members])
 
     def hide(self) -> None:
-        """Let the modules have what raises when it is used: others compute now."""
+        """Set placeholders that raise as the modules' parameters, while other units compute."""
         for row in self.rows:
             self._hide(row)
 
@@ -158,7 +159,7 @@ class Unit:
 
 
 def check_unchanged(module: nn.Module, units: Sequence[Unit]) -> None:
-    """Raise `InvalidArgument` where the parameters of ``module`` are no longer those that its units have shared out."""
+    """Raise `InvalidArgument` if ``module`` no longer has the parameters that its units sharded."""
     rows = [row for unit in units for row in unit.rows]
     ours = {p for row in rows for p in (*row.weights, *(member.parameter for member in row.members))}
     for name, parameter in module.named_parameters():

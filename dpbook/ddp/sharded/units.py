@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from torch import nn
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a part of a tensor begins in each dimension, and its size in each."""
+"""Offset and length of a part of a tensor in each dimension."""
 
 
 def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[Box]:
-    """The elements from ``begin`` to ``end`` of a tensor of ``shape``, counted row by row, as boxes in their order."""
+    """Return the elements ``begin`` to ``end`` of a tensor of ``shape``, in row-major order, as boxes in that order."""
     if not shape and begin < end:
         yield (), ()
         return
@@ -115,7 +115,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The first of its names."""
+        """First of the parameter's names."""
         return self.names[0]
 
 
@@ -132,7 +132,8 @@ def divide(root: nn.Module, units: Units | None) -> list[Share]:
     """Give every parameter of ``root`` to the innermost unit around it; a tied one to that around all its places.
 
     ``root`` is a unit of its own, the first in the list; units without a parameter are left out. Raises
-    `InvalidArgument` for modules that are no part of ``root``, and for lists of modules: nobody calls their forward.
+    `InvalidArgument` for modules that are not part of ``root``, and for lists of modules, whose forward is never
+    called.
     """
     chosen = {root, *_chosen(root, units)}
     names: dict[nn.Module, str] = {}
@@ -168,7 +169,7 @@ def _chosen(root: nn.Module, units: Units | None) -> list[nn.Module]:
 def _walk(
     module: nn.Module, name: str, outer: tuple[nn.Module, ...], chosen: set[nn.Module]
 ) -> Iterator[tuple[str, nn.Module, tuple[nn.Module, ...]]]:
-    """Every module by every way that leads to it, with the units around it from outside to inside."""
+    """Yield every module by every path that leads to it, with the units around it from outside to inside."""
     outer = (*outer, module) if module in chosen else outer
     yield name, module, outer
     for own, child in module._modules.items():  # `named_children` leaves out a module that comes again
@@ -177,7 +178,7 @@ def _walk(
 
 
 def _common(a: tuple[nn.Module, ...], b: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """The units around both."""
+    """Return the units around both modules."""
     same = 0
     while same < min(len(a), len(b)) and a[same] is b[same]:
         same += 1

@@ -102,7 +102,7 @@ def text_width(content: str, size: float, *, bold: bool = False, mono: bool = Fa
 
 
 def fit(content: str, size: float, room: float, *, bold: bool = False, mono: bool = False) -> tuple[str, float]:
-    """Return text and a font size with which it is at most ``room`` wide: down to 3/4 of ``size``, then cut."""
+    """Return text and a font size that fit into ``room``: the font shrinks to 3/4 of ``size``, then the text is cut."""
     width = text_width(content, size, bold=bold, mono=mono)
     if width <= room:
         return content, size

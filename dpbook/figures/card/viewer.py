@@ -237,7 +237,7 @@ class Explorer:
     def turned(self, choices: Mapping[str, str]) -> dict[str, Any]:
         """Turn knobs for a page and return the new figure, or the error if the choices contradict each other.
 
-        After an error the explorer stays where it was, like the picture that the page shows.
+        After an error the explorer keeps its position, like the picture that the page shows.
         """
         last = self._before, self.chosen
         try:

@@ -271,7 +271,7 @@ def merge(timelines: Iterable[Timeline]) -> Timeline:
     for index, timeline in enumerate(timelines):
         if twice := ranks.intersection(timeline.ranks):
             raise InvalidArgument(
-                f"timelines[{index}]", timeline, f"without rank {min(twice)}, which an earlier one has"
+                f"timelines[{index}]", timeline, f"without rank {min(twice)}, which an earlier timeline has"
             )
         ranks.update(timeline.ranks)
     window = min(t.start for t in timelines), max(t.end for t in timelines)

@@ -80,7 +80,7 @@ def test_a_chapter_lacks_a_gpu_only_if_it_needs_one(tmp_path, hardware, gpus, la
 @pytest.mark.parametrize(
     ("torch", "shared", "words"),
     [
-        (Torch(cuda="12.9"), None, "no GPU can be used"),
+        (Torch(cuda="12.9"), None, "no GPU is usable"),
         (Torch(cuda="12.9", gpus=(Gpu("H", 1),)), None, None),
         (Torch(), None, None),
         (Torch(), 64 * 2**20, "shm-size"),

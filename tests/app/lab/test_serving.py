@@ -43,8 +43,8 @@ def log(*lines):
     print(*lines, sep="\\n", file=sys.stderr, flush=True)
 log("[I 07:42:21 ServerApp] linked", "[W 07:42:21 ServerApp] frightens")
 def tell(port, **more):
-    said = {"url": f"http://127.0.0.1:{port}/", "token": "secret", "port": port, "hostname": "127.0.0.1", **more}
-    Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json").write_text(json.dumps(said))
+    info = {"url": f"http://127.0.0.1:{port}/", "token": "secret", "port": port, "hostname": "127.0.0.1", **more}
+    Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json").write_text(json.dumps(info))
 def answer(port=0, **more):
     global listening
     listening = socket.create_server(("127.0.0.1", port))
@@ -85,35 +85,35 @@ def port_of(folder):
 
 def test_the_address_is_reported_once_and_nothing_of_the_log(tmp_path):
     with served(tmp_path, "answer(); wait()") as process:
-        said = until(process, "Ctrl-C")
+        output = until(process, "Ctrl-C")
         port = port_of(tmp_path)
         (tmp_path / "end").touch()
         assert process.communicate(timeout=SECONDS) == ("", "")
-    assert said == [
+    assert output == [
         "",
-        f"JupyterLab is running. Port 8888 is taken; this is {port}. Open in a browser",
+        f"JupyterLab is running. Port 8888 is in use; using {port}. Open in a browser",
         "",
         f"    http://127.0.0.1:{port}/lab/tree/a.ipynb?token=secret",
         "",
-        f"Ctrl-C ends it. Its log is {tmp_path / 'log'}",
+        f"Ctrl-C stops it. Its log is {tmp_path / 'log'}",
     ]
     assert (tmp_path / "log").read_text().splitlines()[1].endswith("frightens")
 
 
 def test_with_a_password_there_is_no_token_and_a_free_port_is_not_spoken_of(tmp_path):
     with held_port() as port, served(tmp_path, f'answer({port}, token=""); wait()', port=port) as process:
-        said = until(process, "Ctrl-C")
-    assert said[1:4:2] == [
+        output = until(process, "Ctrl-C")
+    assert output[1:4:2] == [
         "JupyterLab is running. Open in a browser", f"    http://127.0.0.1:{port}/lab/tree/a.ipynb"
     ]  # fmt: skip
 
 
 def test_on_all_addresses_it_says_that_another_name_will_do(tmp_path):
     with served(tmp_path, 'answer(url="http://box:8889/", hostname="0.0.0.0"); wait()') as process:
-        said = until(process, "Ctrl-C")
-    assert said[3:6] == [
+        output = until(process, "Ctrl-C")
+    assert output[3:6] == [
         "    http://box:8889/lab/tree/a.ipynb?token=secret", "",
-        "Any address of this machine works instead of box; on the machine itself, 127.0.0.1.",
+        "Any address of this machine works instead of box; on the machine itself, use 127.0.0.1.",
     ]  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def test_an_address_at_which_nobody_listens_yet_is_not_reported(tmp_path):
     """JupyterLab tells its address first; and where another program takes the port before it, it ends."""
     with held_port() as port:
         with served(tmp_path, f"tell({port}); time.sleep(1); sys.exit(1)") as process:
-            said, errors = process.communicate(timeout=SECONDS)
-        assert said == ""
+            output, errors = process.communicate(timeout=SECONDS)
+        assert output == ""
         assert "JupyterLab ended with exit status 1" in errors
         with served(tmp_path, f"tell({port}); time.sleep(0.5); answer({port}); wait()") as process:
             assert until(process, "Ctrl-C")[3].endswith("token=secret")
@@ -165,7 +165,7 @@ def test_a_second_server_has_a_log_of_its_own(tmp_path):
 
 def test_a_log_that_cannot_be_written_is_reported_in_words(tmp_path):
     (tmp_path / "log").mkdir()
-    with pytest.raises(DpbookError, match=r"log: JupyterLab's log cannot be written \(Is a directory\)"):
+    with pytest.raises(DpbookError, match=r"log: cannot write JupyterLab's log \(Is a directory\)"):
         jupyter.serve(["true"], os.environ, tmp_path / "log", page="/lab", port=8888, opens=False)
 
 
@@ -176,14 +176,14 @@ def test_a_workbook_that_cannot_be_written_is_reported_in_words(tmp_path, monkey
         '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
     )
     monkeypatch.setattr(jupyter.checkout, "root", lambda: tmp_path)
-    with pytest.raises(DpbookError, match=r"your copy cannot be written: .*workbook/chapters: Not a directory"):
+    with pytest.raises(DpbookError, match=r"cannot write your copy: .*workbook/chapters: Not a directory"):
         jupyter.open_lab(ip="127.0.0.1", port=8888, browser=False, allow_root=True)
 
 
 def test_a_server_that_dies_is_reported_with_its_last_lines_and_its_status(tmp_path):
     with served(tmp_path, 'log("no port is free"); sys.exit(3)') as process:
-        said, wrong = process.communicate(timeout=SECONDS)
-    assert (process.returncode, said) == (3, "")
+        output, wrong = process.communicate(timeout=SECONDS)
+    assert (process.returncode, output) == (3, "")
     assert wrong.splitlines()[-2:] == [
         "no port is free", f"JupyterLab ended with exit status 3; its log is {tmp_path / 'log'}"
     ]  # fmt: skip
@@ -212,7 +212,7 @@ def test_the_server_ends_with_the_one_that_watches_it_even_if_that_is_killed(tmp
 
 @pytest.mark.processes
 def test_jupyterlab_answers_at_the_address_that_is_reported(tmp_path):
-    """On another port than the one that was asked for, which is taken."""
+    """On another port than the one that was asked for, which is in use."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -222,7 +222,7 @@ def test_jupyterlab_answers_at_the_address_that_is_reported(tmp_path):
         with served(tmp_path, script, port=port) as process:
             lines = until(process, "Ctrl-C")
             address = lines[3].strip()
-            assert f"Port {port} is taken" in lines[1]
+            assert f"Port {port} is in use" in lines[1]
             server, _, token = address.partition("/lab/tree/a.ipynb?token=")
             request = urllib.request.Request(f"{server}/api/status", headers={"Authorization": f"token {token}"})
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -230,5 +230,5 @@ def test_jupyterlab_answers_at_the_address_that_is_reported(tmp_path):
                 assert json.load(answer)["kernels"] == 0
             process.send_signal(signal.SIGINT)
             assert process.wait(SECONDS) == 0
-            said = process.stderr.read().splitlines()
-            assert [line for line in said if "nbgrader" not in line] == []  # which speaks where it is installed
+            output = process.stderr.read().splitlines()
+            assert [line for line in output if "nbgrader" not in line] == []  # which speaks where it is installed

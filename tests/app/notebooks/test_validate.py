@@ -116,13 +116,13 @@ def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):
 
 def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
     """A spare kernel that was loaded with the kernel's own settings is not started until somebody needs it."""
-    said = json.loads(written.read_text())["cells"][6]["outputs"][0]["text"]
-    assert said == (["fork True\n"] if starter.START_METHOD == "fork" else ["spawn False\n"])
+    output = json.loads(written.read_text())["cells"][6]["outputs"][0]["text"]
+    assert output == (["fork True\n"] if starter.START_METHOD == "fork" else ["spawn False\n"])
 
 
 def test_no_kernel_writes_a_history_that_another_waits_for(written):
-    said = json.loads(written.read_text())["cells"][len(CELLS) - 1]["outputs"][0]["data"]["text/plain"]
-    assert said == ["(False, 'module://matplotlib_inline.backend_inline')"]
+    output = json.loads(written.read_text())["cells"][len(CELLS) - 1]["outputs"][0]["data"]["text/plain"]
+    assert output == ["(False, 'module://matplotlib_inline.backend_inline')"]
 
 
 def test_a_measurement_is_tagged_for_plain_nbval_too(written):
@@ -150,7 +150,7 @@ def change_a_title(cell):
 LIES = {
     "output_differs": ("a", 1, lambda cell: cell.outputs[0].data.update({"text/plain": "3"}), "Cell outputs differ"),
     "no_longer_raises": ("a", 3, lambda cell: cell.update(source="1 / 1"), "Cell outputs differ"),
-    "measurement": ("a", 4, lose_a_line, "changed its shape"),
+    "measurement": ("a", 4, lose_a_line, "changed shape"),
     "a_number_in_a_picture": ("a", 8, draw_another_number, "Cell outputs differ"),
     "never_executed": ("b", 1, forget, "never executed"),
     "words_of_a_picture_that_varies": ("b", 9, change_a_title, "Cell outputs differ"),
@@ -193,22 +193,22 @@ def lies(written, folders, temporary, tmp_path_factory):
 def test_notebooks_that_fail_are_left_as_they_ran(lies, folders):
     ran = {path.stem: nbformat.read(path, as_version=4) for path in folders.rglob("*.ipynb")}
     assert set(ran) == {"a", "b", "c", "dies"}
-    said = {
+    sections = {
         (name, n): cell.outputs[-1].text
         for name in "abc"
         for n, cell in enumerate(ran[name].cells)
         if cell.outputs and cell.outputs[-1].get("name") == "stderr"
     }
-    assert set(said) == {(name, number) for name, number, *_ in LIES.values()}
+    assert set(sections) == {(name, number) for name, number, *_ in LIES.values()}
     for name, number, _, words in LIES.values():
-        assert words in said[name, number]
+        assert words in sections[name, number]
     assert ran["a"].cells[1].outputs[0].data["text/plain"] == "2"
 
 
 def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can_be_written(tmp_path, monkeypatch):
     path = store(tmp_path / "a.ipynb", "1")
     monkeypatch.setattr(validation.checkout, "root", lambda: path.parent)
-    with pytest.raises(DpbookError, match="written over"):
+    with pytest.raises(DpbookError, match="overwrite"):
         validation.compare([path], failed=path.parent)
     with pytest.raises(DpbookError, match="cannot write failing notebooks"):
         validation.compare([path], failed=path / "folder")
@@ -219,9 +219,9 @@ def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can
 @pytest.mark.parametrize("lie", LIES)
 def test_a_cell_that_is_no_longer_true_fails(lies, lie):
     name, number, _, words = LIES[lie]
-    told = [section for section in re.split(r"\n_+ ", lies) if f"{name}.ipynb::Cell {number} _" in section[:200]]
-    assert len(told) == 1
-    assert words in told[0]
+    sections = [section for section in re.split(r"\n_+ ", lies) if f"{name}.ipynb::Cell {number} _" in section[:200]]
+    assert len(sections) == 1
+    assert words in sections[0]
 
 
 def test_those_that_are_true_pass_beside_them(lies):
@@ -231,7 +231,7 @@ def test_those_that_are_true_pass_beside_them(lies):
 
 @pytest.mark.timeout(validation.CELL_SECONDS)
 def test_a_dead_kernel_is_noticed_before_the_time_of_its_cell_is_up(lies):
-    assert "the kernel died while it ran this cell" in lies
+    assert "the kernel died while running this cell" in lies
 
 
 def test_of_a_kernel_nothing_stays_not_even_of_a_dead_one(lies, temporary):
@@ -257,8 +257,8 @@ def unreadable(tmp_path):
 def test_notebooks_that_cannot_be_read_are_named_without_a_traceback(unreadable):
     run = dpbook(unreadable)
     assert run.returncode == 1
-    said = re.findall(r"(\d)_bad\.ipynb: it cannot be read as a notebook \(", run.stderr)
-    assert said == [str(number) for number in range(len(NO_NOTEBOOKS))]
+    numbers = re.findall(r"(\d)_bad\.ipynb: it cannot be read as a notebook \(", run.stderr)
+    assert numbers == [str(number) for number in range(len(NO_NOTEBOOKS))]
     assert "Traceback" not in run.stdout + run.stderr
 
 
@@ -281,9 +281,9 @@ def test_a_path_with_nothing_to_validate_is_an_error(tmp_path, work):
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "copy.ipynb").touch()
-    with pytest.raises(DpbookError, match=r"notes\.txt is no notebook"):
+    with pytest.raises(DpbookError, match=r"notes\.txt is not a notebook"):
         work([tmp_path / "notes.txt"])
-    with pytest.raises(DpbookError, match="holds no notebooks"):
+    with pytest.raises(DpbookError, match="contains no notebooks"):
         work([tmp_path])
 
 

@@ -61,7 +61,7 @@ def test_search_reads_each_section_and_no_answers():
         "more of it",
         "## Two\n\nsecond <details><summary>Answer</summary>secret</details>",
     ):
-        converter.tell(converter.html(source))
+        converter.add_text(converter.html(source))
     texts = [" ".join(section.text.split()) for section in converter.sections]
     assert texts == ["first more of it", "second"]
 

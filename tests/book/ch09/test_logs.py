@@ -18,9 +18,9 @@ def plans(logs):
 @each("kind", KINDS)
 def test_one_rank_differs_from_its_position_on(kind, seed):
     case = draw(np.random.default_rng(seed), 3 + seed % 5, kind)
-    rank, position, told = case.fault
+    rank, position, wrong_field = case.fault
     *others, own = [*(p for r, p in enumerate(plans(case.logs)) if r != rank), plans(case.logs)[rank]]
-    assert told == kind
+    assert wrong_field == kind
     assert all(other == others[0] for other in others)
     assert own[:position] == others[0][:position]
     assert own[position : position + 1] != others[0][position : position + 1]
@@ -74,8 +74,8 @@ def test_a_call_that_is_skipped_last_is_seen_by_the_length_alone():
 @each("seed", SEEDS)
 def test_a_call_like_the_next_one_differs_in_its_shape_alone_and_is_no_exchange(seed):
     case = like_the_next(np.random.default_rng(seed), 3)
-    rank, at, told = case.fault
+    rank, at, field = case.fault
     own, right = plans(case.logs)[rank], plans(case.logs)[(rank + 1) % 3]
-    assert [f for f, a, b in zip(FIELDS, own[at], right[at], strict=True) if a != b] == [told] == ["shape"]
+    assert [f for f, a, b in zip(FIELDS, own[at], right[at], strict=True) if a != b] == [field] == ["shape"]
     assert own[at] == right[at + 1] == own[at + 1]
     assert own[:at] + own[at + 1 :] == right[:at] + right[at + 1 :]

@@ -80,13 +80,13 @@ def test_the_log_says_what_was_sent_and_waited_for():
         messages = [wire.all_reduce(torch.zeros(n)) for n in (3, 5)]
         for message in reversed(messages):
             message.wait()
-        told = list(wire.log)
+        first_log = list(wire.log)
         wire.restart()
         wire.all_reduce(torch.zeros(1)).wait()
-        return told, wire.log
+        return first_log, wire.log
 
-    (told, after), _ = in_threads(rank, 2)
-    assert told == [("sent", 3), ("sent", 5), ("waited", 1), ("waited", 0)]
+    (first_log, after), _ = in_threads(rank, 2)
+    assert first_log == [("sent", 3), ("sent", 5), ("waited", 1), ("waited", 0)]
     assert after == [("sent", 1), ("waited", 0)]
 
 

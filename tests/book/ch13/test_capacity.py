@@ -85,8 +85,8 @@ def test_it_says_from_how_many_gpus_on_a_stage_fits():
     assert 16 * parameters / 8 <= 141e9 < 16 * parameters / 4
     explorer = ch13.explore_memory()
     explorer.set(model="Llama-2 70B", accelerator="H200 SXM")
-    told = "plain: never fits; ZeRO-1: never fits; ZeRO-2: fits from 512 on; ZeRO-3: fits from 8 on."
-    assert explorer.figure.alt.endswith(told)
+    ending = "plain: never fits; ZeRO-1: never fits; ZeRO-2: fits from 512 on; ZeRO-3: fits from 8 on."
+    assert explorer.figure.alt.endswith(ending)
 
 
 def test_one_is_on_the_curves_and_the_last_position_is_faint():

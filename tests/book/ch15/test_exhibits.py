@@ -106,7 +106,7 @@ def test_findings_are_printed_with_their_places_and_causes(capsys):
         "WARN  follows from gradients: replicas are averaged", "      0.5 off",
     ]  # fmt: skip
     print_findings([HOLDS])
-    assert capsys.readouterr().out == "nothing fails, nothing warns: 1 claims hold\n"
+    assert capsys.readouterr().out == "no check fails or warns: 1 claims pass\n"
 
 
 def faulty(of):

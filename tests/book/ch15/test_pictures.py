@@ -48,9 +48,9 @@ def test_examples_must_differ_and_nothing_else():
 
 def test_the_viewer_ends_with_what_follows_from_the_first_difference():
     frames = play_difference(PARTED).film.frames
-    told = [frame.picture.alt.split(". ")[0] for frame in frames]
-    assert told[-2] == "Update 2, gradient: the first difference: rank 1, b"
-    assert told[-1] == "Update 2, weights: it follows from the first difference"
+    headlines = [frame.picture.alt.split(". ")[0] for frame in frames]
+    assert headlines[-2] == "Update 2, gradient: the first difference: rank 1, b"
+    assert headlines[-1] == "Update 2, weights: it follows from the first difference"
     letters = re.findall(r">([ABC])</text>", frames[-1].picture.svg)
     assert letters.count("B") == 2 + 2  # the examples of two updates, then rank 1's gradient and weights
 

@@ -97,14 +97,14 @@ def test_the_number_names_one_mistake():
         one = of_chapter("15", seed)
         world, stepped = int(numbers(one.ask)[1]), numbers(one.ask)[2]
         total = sum(10**rank for rank in range(world))
-        said = {
+        expected = {
             "The sum was not divided": total,
             "It was divided twice": total / world**2,
             "The last rank was left out": (total - 10 ** (world - 1)) / world,
             "Rank 0's gradient was counted twice": (total + 1) / world,
         }
-        assert [name for name, value in said.items() if value == pytest.approx(stepped, rel=1e-5)] == [
-            name for name in said if one.answer.startswith(name)
+        assert [name for name, value in expected.items() if value == pytest.approx(stepped, rel=1e-5)] == [
+            name for name in expected if one.answer.startswith(name)
         ]
 
 

@@ -68,7 +68,7 @@ def test_a_code_is_of_one_seed_and_one_name():
     [
         ("question,who\n", None),
         ("question,who\na,b\n", "needs the columns question, code, points"),
-        ("question,code,points\nwords-05-1,ANNA,many\n", "'many' is no whole number of points"),
+        ("question,code,points\nwords-05-1,ANNA,many\n", "'many' is not a whole number of points"),
         ("question,code,points\nwords-05-1,ANNA,4\n", "has 4, expected 0 to 3"),
         ("question,code,points\nwords-05-1,ANNA,-1\n", "expected 0 to 3"),
         ("question,code,points\nwords-06-1,ANNA,1\n", "no submission with the seed 7 has the code"),

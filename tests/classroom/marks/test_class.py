@@ -53,9 +53,9 @@ def test_of_broken_notebooks_all_that_can_be_found_is_graded_and_the_rest_is_rep
     broken = [each for each in run.marks["submissions"] if each["name"].startswith("broken")]
     full = sum(task.points for chapter in CHAPTERS for task in list_tasks(chapter))
     assert [each["points"] for each in broken] == [0, 0, full, full, 0]
-    said = [" ".join(e["remarks"]) + " ".join(r for t in e["tasks"] for r in (t["reason"], *t["remarks"]))
+    remarks = [" ".join(e["remarks"]) + " ".join(r for t in e["tasks"] for r in (t["reason"], *t["remarks"]))
             for each in broken for e in each["exercises"][:1]]  # fmt: skip
-    for text, words in zip(said, ["SyntaxError", "old format", "found in another cell", "2 cells", "no notebook"],
+    for text, words in zip(remarks, ["SyntaxError", "old format", "another cell that", "2 cells", "not a notebook"],
                            strict=True):  # fmt: skip
         assert words in text
 

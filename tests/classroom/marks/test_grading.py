@@ -47,13 +47,13 @@ def classroom(tmp_path_factory):
 
 def test_the_command_gives_what_is_earned_and_says_what_was_not(classroom, capsys):
     assert command_line.main(["grade", str(classroom), "--seed", "5", "--json", "--jobs", "2"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert {each["name"]: each["points"] for each in said["submissions"]} == {
+    marks = json.loads(capsys.readouterr().out)
+    assert {each["name"]: each["points"] for each in marks["submissions"]} == {
         "broken": 8, "partly": 7, "perfect": 11, "stub": 0,
     }  # fmt: skip
-    broken, partly, perfect, stub = said["submissions"]
+    broken, partly, perfect, stub = marks["submissions"]
     assert "SyntaxError" in broken["exercises"][0]["tasks"][2]["reason"]
-    assert broken["exercises"][1]["remarks"] == ["not graded: it is no notebook: its text is no JSON"]
+    assert broken["exercises"][1]["remarks"] == ["not graded: it is not a notebook: its text is not valid JSON"]
     assert partly["exercises"][0]["tasks"][1]["reason"].startswith("own shard")
     assert {each["reason"] for each in stub["exercises"][0]["tasks"]} == {"not answered yet"}
     assert {each["reason"] for each in perfect["exercises"][0]["tasks"]} == {""}
@@ -95,7 +95,7 @@ def test_the_learners_own_notebook_counts_and_not_an_update_beside_it(tmp_path, 
     (submission,) = grade(find([tmp_path], whole=True), 1).submissions
     (left_out,) = files.keys() - {counts}
     assert [exercise.file for exercise in submission.exercises] == [counts]
-    assert submission.remarks == (f"{left_out} was left out: {counts} counts for exercise 01",)
+    assert submission.remarks == (f"{left_out} was not graded: {counts} counts for exercise 01",)
 
 
 def test_answers_need_not_read_what_was_handed_in(tmp_path):
@@ -139,7 +139,7 @@ def test_a_judge_whose_time_is_over_serves_no_answer_any_more():
         assert len(served) == 1
         with pytest.raises(Wrong) as wrong:
             call(answer, 1)
-        assert wrong.value.got == "nobody waits for it any more"
+        assert wrong.value.got == "the check has already ended"
         answer.close()
 
 
@@ -214,7 +214,7 @@ def test_a_generator_that_changes_its_arguments_is_wrong_here_as_in_the_notebook
     with Servers() as servers:
         for mutant in changing:
             case = mutant_case(servers, 2, mutant)
-            assert (mutant.name, case.passed, "left as it was" in case.expected) == (mutant.name, False, True)
+            assert (mutant.name, case.passed, "unchanged" in case.expected) == (mutant.name, False, True)
 
 
 @pytest.mark.proof

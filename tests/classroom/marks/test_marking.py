@@ -75,18 +75,18 @@ def of_another_version(nb):
     ["change", "texts", "messages"],
     [
         (lambda nb: None, "def step|def meters", None),
-        (of_another_version, "def step|def meters", "is of version 0.0.1 of the book, and it is graded with"),
+        (of_another_version, "def step|def meters", "is from version 0.0.1 of the book, but is graded with"),
         (renamed, "def step|def meters", None),
         (without_metadata, "def step|def meters", None),
-        (without_ids, "def step|def meters", "no cell answer-01-2 is there: step was found in another cell"),
+        (without_ids, "def step|def meters", "answer-01-2 is missing: another cell that defines step was graded"),
         (duplicated, "def step|def meters", "2 cells are marked as the answer to 01.2: the one with the first id"),
-        (merged, "def step|def step", "no cell answer-01-3 is there: meters was found in another cell"),
+        (merged, "def step|def step", "the cell answer-01-3 is missing: another cell that defines meters was graded"),
         (without("answer-2"), "None|def meters", "the cell answer-01-2 is missing, and no other cell defines step"),
         (emptied, "None|def meters", "the cell answer-01-2 is empty"),
         (of_another_edition, "def step|def meters", "01.2 is worth 4 points in this edition, and 9 in this notebook"),
         (of_another_edition, "def step|def meters", "'answer-01-9' belongs to no task of this edition"),
-        (with_an_import, "def step|def meters", "math stands in a cell of your own, and only answer cells are taken"),
-        (with_a_helper, "def step|def meters", "helper stands in a cell of your own, and only answer cells are taken"),
+        (with_an_import, "def step|def meters", "math is defined in a cell that is not graded"),
+        (with_a_helper, "def step|def meters", "helper is defined in a cell that is not graded"),
     ],
 )
 def test_answers_are_found_and_what_is_odd_is_reported(change, texts, messages, tmp_path):
@@ -101,13 +101,13 @@ def test_answers_are_found_and_what_is_odd_is_reported(change, texts, messages, 
 @each(
     ["content", "messages"],
     [
-        ("no JSON", "no JSON"),
-        ("[1]", "is no notebook"),
+        ("no JSON", "not valid JSON"),
+        ("[1]", "is not a notebook"),
         ('{"worksheets": []}', "old format"),
         (json.dumps({"cells": [{"cell_type": "code", "source": "x = 1\n" * 100_000}]}), "600,000 characters of code"),
-        ('{"cells": [{"cell_type": "code", "source": 7, "metadata": [], "id": {}}, 1, null]}', "no exercise"),
-        ('{"cells": [{"cell_type": "code", "metadata": {"nbgrader": {"grade_id": "answer-77-1"}}}]}', "no exercise"),
-        ('{"cells": [{"cell_type": "code", "metadata": {"tags": 3, "nbgrader": {"grade_id": 5}}}]}', "no exercise"),
+        ('{"cells": [{"cell_type": "code", "source": 7, "metadata": [], "id": {}}, 1, null]}', "no cell has"),
+        ('{"cells": [{"cell_type": "code", "metadata": {"nbgrader": {"grade_id": "answer-77-1"}}}]}', "no cell has"),
+        ('{"cells": [{"cell_type": "code", "metadata": {"tags": 3, "nbgrader": {"grade_id": 5}}}]}', "no cell has"),
     ],
 )  # fmt: skip
 def test_what_is_no_exercise_is_refused_in_words(content, messages, tmp_path):
@@ -145,13 +145,13 @@ def test_a_class_is_distinguished_from_one_submission(tmp_path):
     hand_in(tmp_path / "late.ipynb", 1, {})
     found = find([tmp_path])
     assert [(h.name, len(h.notebooks)) for h in found] == [("anna", 2), ("berta", 1), ("late", 1)]
-    assert found[0].remarks == ("notes.txt is no notebook, and was left out",)
+    assert found[0].remarks == ("notes.txt is not a notebook and was ignored",)
     os.symlink(tmp_path, tmp_path / "berta" / "round")
     (tmp_path / "cora").mkdir()
     (tmp_path / "cora" / "essay.pdf").write_text("")
     found = find([tmp_path])
     assert [h.name for h in found] == ["anna", "berta", "cora", "late"]
-    assert found[2].remarks == ("essay.pdf is no notebook, and was left out", "there is no notebook in it")
+    assert found[2].remarks == ("essay.pdf is not a notebook and was ignored", "it contains no notebook")
 
 
 def test_several_notebooks_of_one_exercise_are_a_class(tmp_path):
@@ -197,13 +197,13 @@ def test_an_archive_is_told_to_be_unpacked(tmp_path):
     hand_in(tmp_path / "berta.ipynb", 1, {})
     (tmp_path / "cora_20_4714_homework.zip").write_bytes(b"PK\x03\x04\xff")
     (folder,) = find([tmp_path / "anna"])
-    assert folder.remarks[0] == "homework.ZIP is no notebook, and was left out: unpack it"
-    with pytest.raises(Unreadable, match="is no notebook: unpack it"):
+    assert folder.remarks[0] == "homework.ZIP is not a notebook and was ignored: unpack it"
+    with pytest.raises(Unreadable, match="is not a notebook: unpack it"):
         take(tmp_path / "cora_20_4714_homework.zip")
 
 
 def test_the_class_names_who_handed_in_no_notebook():
-    shown = table(Marks((*marks().submissions, SubmissionMarks("berta", (), ("there is no notebook in it",))), 7, ()))
+    shown = table(Marks((*marks().submissions, SubmissionMarks("berta", (), ("it contains no notebook",))), 7, ()))
     assert "  berta    0 of   0  no notebook\n" in shown
 
 
@@ -225,7 +225,7 @@ def test_the_table_says_every_point_every_reason_and_what_was_not_contained():
     for line in (
         "anna: 1 of 5 points", "    01.1    1 of  3  Title – b: 5 6", "! a remark", "! of another edition",
         "    01.2    0 of  2  Other – the cell is missing", "  ! notes.txt was left out", "  anna    1 of   5",
-        "what was judged came in part from the answer's own process: 01.1",
+        "some judged values came from the answer's own process: 01.1",
         "not contained: no network", "seed 7",
     ):  # fmt: skip
         assert line in shown

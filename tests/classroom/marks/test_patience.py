@@ -40,9 +40,9 @@ def test_slow_answers_are_all_judged_again():
 def test_answers_that_never_end_are_judged_again_a_few_times_and_the_rest_is_reported():
     done = judged_until_nothing_waits(ANSWERS[3:], [])
     assert [one.task for one in done if not one.hurried] == [one.task for one in ANSWERS[3 : 3 + PATIENT]]
-    (said,) = remarks(ANSWERS, done)
-    assert said.startswith("17 answers did not end")
-    assert said.endswith(f"the other {17 - PATIENT} were not tried again")
+    (remark,) = remarks(ANSWERS, done)
+    assert remark.startswith("17 answers did not end")
+    assert remark.endswith(f"the other {17 - PATIENT} were not tried again")
 
 
 def test_slow_answers_among_those_that_never_end_take_no_turn_from_them():

@@ -88,8 +88,8 @@ def test_a_check_cells_value_is_its_points_and_it_shows_the_report():
     nb = reported(exercise(1, solved=True), marks(), 1)
     points, page = output(nb, "check-2")
     assert points == "2"
-    for said in ("4 &lt; 5", "&lt;script&gt;", "that is why", "a &lt;b&gt; remark"):
-        assert said in page
+    for fragment in ("4 &lt; 5", "&lt;script&gt;", "that is why", "a &lt;b&gt; remark"):
+        assert fragment in page
     points, page = output(nb, "check-1")
     assert points == "0"
     assert "01.1 Predict the average: 0 of 2 points" in page
@@ -114,7 +114,7 @@ def test_a_course_may_leave_tasks_out():
 def test_another_exercise_under_this_name_earns_nothing_and_is_reported():
     points, page = output(reported(exercise(2), marks(chapter=1), 2), "check-1")
     assert points == "0"
-    assert "not graded: this is exercise 01, handed in as exercise 02" in page
+    assert "not graded: this is exercise 01, submitted as exercise 02" in page
 
 
 def test_a_check_cell_of_nobodys_is_refused_as_nbgrader_would_give_it_all_points():

@@ -59,4 +59,4 @@ def test_the_class_page_names_them_and_leaves_out_what_is_not_answered():
     marks = Marks((*both, submitted("dora", ANSWER, answered=False)), 1)
     (found,) = find_alike(marks)
     assert found.names == ("anna", "berta")
-    assert "identical but for names and comments: anna, berta" in pages.whole_class(marks, ["1", "2", "3"])
+    assert "identical except for names and comments: anna, berta" in pages.whole_class(marks, ["1", "2", "3"])

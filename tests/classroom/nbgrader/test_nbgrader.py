@@ -119,10 +119,10 @@ def walk(course):
     link.symlink_to(checkout.root() / "exercises" / "solutions" / link.name)
     for assignment in [*(NAMES[chapter] for chapter in HANDED), "own"]:
         for step in ("generate_assignment", "autograde", "generate_feedback"):
-            status, said = nbgrader(course, step, assignment)
-            assert (step, assignment, status) == (step, assignment, 0), said
-    status, said = nbgrader(course, "export")
-    assert status == 0, said
+            status, output = nbgrader(course, step, assignment)
+            assert (step, assignment, status) == (step, assignment, 0), output
+    status, output = nbgrader(course, "export")
+    assert status == 0, output
 
 
 def submitted(course, student, chapter):
@@ -193,8 +193,8 @@ def feedback_is_the_report_and_has_no_hidden_test(course):
 
 def feedback_says_what_was_expected_what_came_and_what_was_odd(course):
     page = feedback(course, 1, "partial")
-    for said in (">expected<", ">got<", ">why<", "must not be averaged away."):
-        assert said in page
+    for text in (">expected<", ">got<", ">why<", "must not be averaged away."):
+        assert text in page
     assert "2 cells are marked as the answer to 01.2" in feedback(course, 1, "twice")
     assert "the cell answer-01-2 is missing" in feedback(course, 1, "deleted")
 
@@ -211,9 +211,9 @@ def a_file_that_is_no_notebook_is_told_and_stops_nobody(course):
     """Nor does --no-execute, without which nothing runs in a kernel either, give anybody all points."""
     hand_in(submitted(course, "b-late", 1), 1, {})
     hand_in(submitted(course, "a-broken", 1), 1, {}).write_text("no notebook")
-    status, said = nbgrader(course, "autograde", NAMES[1], "--no-execute")
+    status, output = nbgrader(course, "autograde", NAMES[1], "--no-execute")
     assert status == 1
-    assert f"There was an error processing assignment '{NAMES[1]}' for student 'a-broken'" in said
+    assert f"There was an error processing assignment '{NAMES[1]}' for student 'a-broken'" in output
     assert {points for points, _ in scores(course, NAMES[1], "b-late").values()} == {0}
 
 
@@ -225,8 +225,8 @@ def test_a_courses_own_numbers_are_those_that_count(tmp_path):
     own.write_bytes((tmp_path / "source" / NAMES[1] / own.name).read_bytes())
     hand_in(submitted(tmp_path, "books", 1), 1, FIRST)
     for step in ("generate_assignment", "autograde"):
-        status, said = nbgrader(tmp_path, step, NAMES[1])
-        assert status == 0, said
+        status, output = nbgrader(tmp_path, step, NAMES[1])
+        assert status == 0, output
     for student, points in (("own", [2, 4, 3, 2]), ("books", [0, 4, 3, 2])):
         given = scores(tmp_path, NAMES[1], student)
         assert (student, [given[task.check_cell][0] for task in list_tasks(1)]) == (student, points)

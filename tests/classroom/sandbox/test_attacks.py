@@ -310,7 +310,7 @@ def test_nothing_is_imported_from_the_folder_in_which_one_grades(folder, monkeyp
 
 def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
     monkeypatch.setattr(servers.sys, "executable", "/bin/false")
-    with pytest.raises(DpbookError, match="no marks are given"):
+    with pytest.raises(DpbookError, match="no marks were written"):
         graded(folder / "no server", {"a": text("return None")})
 
 
@@ -363,16 +363,16 @@ def test_what_is_no_exercise_is_reported_and_all_else_is_graded(folder):
 
     hand_in(place / "frida" / "01.ipynb", 1, solutions(1), change=path_as_id)
     marks = grade(find([place]), SEED, jobs=2)
-    said = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
+    texts = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
     assert [each.points for each in marks.submissions] == [11, 0, 0, 0, 0, 11]
     for name, why in {
         "berta": "links are not followed",
         "cora": "200 MB",
-        "dora": "no file",
-        "emma": "no JSON",
+        "dora": "not a regular file",
+        "emma": "not valid JSON",
         "frida": "belongs to no task of this edition",
     }.items():
-        assert why in said[name]
+        assert why in texts[name]
 
 
 @pytest.mark.proof

@@ -113,7 +113,7 @@ def test_notes_have_the_words_around_a_slide_and_what_to_ask():
     assert "And all." in notes["title"]
     assert "add" in notes["title"]
     assert "A claim." in notes["question"]
-    assert "raises a hand" in notes["question"]
+    assert "raise a hand" in notes["question"]
     assert "This one" not in notes["question"]
     assert "The lesson of it." in notes["run"]
 
@@ -202,4 +202,4 @@ def test_the_command_makes_the_chapters_asked_for(tmp_path, capsys):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert command_line.main(["slides", "05", "--to", str(tmp_path / "file")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot write" in capsys.readouterr().err

@@ -235,7 +235,7 @@ def test_changed_inputs_are_found(all_reduce):
 
     report = check("90.1", adds_in_place)
     assert failed(report) == ["inputs stay"]
-    assert first(report).expected.startswith("argument 1 left as it was: ")
+    assert first(report).expected.startswith("argument 1 unchanged: ")
 
 
 def test_a_check_sees_its_own_inputs_not_the_changed_ones():
@@ -410,7 +410,7 @@ def test_an_answer_for_some_inputs_alone_is_one(all_reduce):
 
 def test_a_check_that_stumbles_over_odd_data_fails_it():
     report = judge(one_check(lambda answer, rng: call(answer)["key"]), LocalAnswer(dict))
-    assert first(report).got == "a value on which the check itself stopped: KeyError: 'key'"
+    assert first(report).got == "a value on which the check failed: KeyError: 'key'"
 
 
 def test_the_seed_decides_the_instances():

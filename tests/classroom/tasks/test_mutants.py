@@ -33,8 +33,8 @@ def test_checks_that_do_their_work_have_no_problem(all_reduce):
 def test_a_mutant_that_survives_is_named_for_every_seed(all_reduce):
     survivor = Mutant("90.1", "no fault at all", all_reduce, SUM)
     problems = trial("90.1", reference=all_reduce, stub=stub, mutants=[*GOOD, survivor], seeds=(0, 5))
-    said = "no fault at all passes 'the sum on every rank'; it fails nothing"
-    assert problems == [f"task 90.1, seed {seed}: {said}" for seed in (0, 5)]
+    message = "no fault at all passes 'the sum on every rank'; it fails nothing"
+    assert problems == [f"task 90.1, seed {seed}: {message}" for seed in (0, 5)]
 
 
 def test_a_mutant_caught_by_another_check_is_reported(all_reduce):

@@ -185,7 +185,7 @@ BEGIN, END, HIDE, SHOW = "### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN HI
         ("answer-90-1", [BEGIN, BEGIN, END], "line 2: BEGIN SOLUTION inside BEGIN SOLUTION"),
         ("answer-90-1", [BEGIN, HIDE, SHOW, END], "line 2: BEGIN HIDDEN TESTS inside BEGIN SOLUTION"),
         ("answer-90-1", [BEGIN, SHOW], "line 2: END HIDDEN TESTS without its BEGIN"),
-        ("answer-90-1", ["# BEGIN SOLUTION"], "line 1: a mark stands alone, as ### BEGIN SOLUTION"),
+        ("answer-90-1", ["# BEGIN SOLUTION"], "line 1: a marker needs its own line, ### BEGIN SOLUTION"),
         ("answer-90-1", [HIDE, SHOW], "BEGIN HIDDEN TESTS in a cell whose metadata does not allow it"),
         ("check-90-1", [BEGIN, END], "BEGIN SOLUTION in a cell whose metadata does not allow it"),
     ],
@@ -202,7 +202,7 @@ def test_marks_that_do_not_pair_up_are_located(grade_id, source, message):
 def test_marks_in_a_markdown_cell_are_found():
     nb = notebook()
     nb["cells"][0]["source"] = [f"{BEGIN}\n", END]
-    with pytest.raises(DpbookError, match="cell m1: marks of solutions"):
+    with pytest.raises(DpbookError, match="cell m1: solution and hidden-test markers"):
         learners(nb, "90_x.ipynb")
 
 
@@ -270,7 +270,7 @@ def test_the_command_writes_nothing_when_there_is_a_fault(root, monkeypatch, cap
 
 def test_a_file_that_is_no_notebook_is_named(root):
     (root / "exercises" / "solutions" / "90_x.ipynb").write_text("[]")
-    with pytest.raises(DpbookError, match=r"90_x\.ipynb is no notebook of format 4"):
+    with pytest.raises(DpbookError, match=r"90_x\.ipynb is not a notebook of format 4"):
         generated(root)
 
 
@@ -318,8 +318,8 @@ def picture(source):
         (meta("check-90-1", points=3), "cell check-90-1: nbgrader's metadata must be "),
         (meta("answer-90-1", locked=True), "cell answer-90-1: nbgrader's metadata must be "),
         (replace("answer-90-1", "def all_reduce", "def allreduce"), "cell answer-90-1 does not define all_reduce"),
-        (replace("answer-90-1", "###", "#"), "a mark stands alone"),
-        (replace("answer-90-10", "###", "# nothing marked,"), "a mark stands alone"),
+        (replace("answer-90-1", "###", "#"), "a marker needs its own line"),
+        (replace("answer-90-10", "###", "# nothing marked,"), "a marker needs its own line"),
         (replace("answer-90-10", BEGIN, ""), "END SOLUTION without its BEGIN"),
         (lambda nb: cell(nb, "answer-90-10").update(source="build = 1"), "has no solution between marks"),
         (replace("check-90-1", ".points", ""), 'cell check-90-1 must be\ncheck("90.1", all_reduce)\n'),

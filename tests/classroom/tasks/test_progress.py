@@ -67,9 +67,7 @@ def test_an_unreadable_file_is_moved_aside(workbook, content):
     (workbook / "progress.json").write_bytes(content)
     (workbook / "progress.unreadable-1.json").write_text("an older one")
     assert best()["90.1"] is None
-    note = (
-        "progress.json is damaged or of another version; it is now progress.unreadable-2.json, and a new one was begun"
-    )
+    note = "progress.json is damaged or from another version; renamed to progress.unreadable-2.json, started a new one"
     assert check("90.1", 7).notes == (note,)
     assert (workbook / "progress.unreadable-2.json").read_bytes() == content
     assert (workbook / "progress.unreadable-1.json").read_text() == "an older one"
@@ -78,7 +76,7 @@ def test_an_unreadable_file_is_moved_aside(workbook, content):
 
 def test_a_folder_in_the_way_is_reported(workbook):
     (workbook / "progress.json").mkdir()
-    assert check("90.1", 7).notes == ("your points could not be saved: Is a directory",)
+    assert check("90.1", 7).notes == ("cannot save your points: Is a directory",)
 
 
 def test_points_beyond_what_a_task_is_worth_do_not_count(workbook):

@@ -26,7 +26,7 @@ def refused(call):
     except NotYourOwn as error:
         return str(error).split(": ")[0]
 
-said = [
+calls = [
     refused(lambda: collectives.simulate(collectives.ring(2), [[1.0], [2.0]])),
     refused(lambda: planning.Mesh({"dp": 2})),
     refused(lambda: overlap.Timeline([overlap.Span("f", 0, "gpu", "computation", 0.0, 1.0)]).exposed()),
@@ -34,7 +34,7 @@ said = [
 '''
 names = {**globals()}
 exec(compile(text, "<answer-05-1>", "exec"), names)
-print(names["said"])
+print(names["calls"])
 print(collectives.agreement(collectives.ring(2)).agrees)
 """
 
@@ -56,7 +56,7 @@ def test_every_listed_name_exists_in_the_library(name):
 
 
 def test_an_unknown_name_is_reported():
-    with pytest.raises(DpbookError, match=r"the library has no 'dpbook\.collectives\.no_such'"):
+    with pytest.raises(DpbookError, match=r"no_such', which the library does not have"):
         refuse(["dpbook.collectives.no_such"])
 
 
