@@ -125,10 +125,17 @@ class _Stack(MLP):
         return {name: np.stack([np.atleast_2d(tensors[name]) for tensors in drawn]) for name in self.shapes}
 
     def step(self, networks: Networks, lr: Array, x: Array, y: Array) -> Networks:
-        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs)."""
+        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs).
+
+        ``networks`` is changed in place: new arrays would take a part of the time of a race.
+        """
         sums = self.sum_gradients(networks, x, y)
         rate = lr[:, None, None] / x.shape[1]
-        return {name: old - rate * sums[name].reshape(old.shape) for name, old in networks.items()}
+        for name, tensors in networks.items():
+            update = sums[name].reshape(tensors.shape)
+            update *= rate
+            tensors -= update
+        return networks
 
     def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
         """Return which networks' mean loss over the same examples is below ``goal``, (networks,).
