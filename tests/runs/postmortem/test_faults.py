@@ -262,7 +262,7 @@ FAULTS = {
 }
 
 
-IN_EVERY_RUN = ("a skipped call, 3",)
+IN_EVERY_RUN = ("a skipped call, 2",)
 CASES = [
     pytest.param(fault, world, id=case, marks=() if case in IN_EVERY_RUN else pytest.mark.proof)
     for name, fault in FAULTS.items()
