@@ -140,11 +140,14 @@ class _Stack(MLP):
     def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
         """Return which networks' mean loss over the same examples is below ``goal``, (networks,).
 
-        No loss is negative: once the sum over some examples is too large, the other examples are skipped.
+        No loss is negative: once the sum over some examples is too large, the other examples are skipped. So those come
+        first that have the largest losses in one of the networks.
         """
         sums, most = np.zeros(len(networks["W1"])), goal * len(x)
         near = np.arange(len(sums))
-        for part in np.split(np.arange(len(x)), range(CHUNK, len(x), CHUNK)):
+        one = {name: tensors[len(sums) // 2] for name, tensors in networks.items()}
+        hardest_first = np.argsort(-self._loss(self._outputs(one, x), y)[0], kind="stable")
+        for part in np.split(hardest_first, range(CHUNK, len(x), CHUNK)):
             output = self._outputs(_some(networks, near), x[part])
             sums[near] += self._loss(output, np.broadcast_to(y[part], output.shape[:-1]))[0].sum(axis=-1)
             near = near[sums[near] < most]
