@@ -64,7 +64,6 @@ def test_knobs_turn_and_the_figure_follows_while_there_is_a_kernel(run):
     a_narrower_page_shows_the_whole_picture(notebook.output(1))
     turn_all(notebook.output(1).locator(".dpbook-explorer"))
     a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
-    what_was_turned_is_still_seen_after_reopening(notebook)
 
 
 @pytest.mark.proof
@@ -128,9 +127,12 @@ def the_players_move(notebook):
         expect(player.locator("img")).to_have_attribute("alt", re.compile(re.escape(last)))
 
 
-def what_was_turned_is_still_seen_after_reopening(notebook):
+@pytest.mark.proof
+def test_what_was_turned_is_still_seen_after_reopening(run):
     """With its kernel it turns; after a restart and without a kernel it does, too, since it is one of the book's."""
+    notebook = run("from dpbook import figures", "figures.explore_savings()")
     explorer = notebook.output(1).locator(".dpbook-explorer")
+    a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
     save_what_is_seen(notebook, explorer)
     a_knob_turned_before_the_page_knows_its_kernel_turns(notebook, explorer)
     a_knob_turned_back_is_stored_where_it_was(notebook, explorer)

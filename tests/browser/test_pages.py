@@ -6,6 +6,7 @@ import pytest
 
 from dpbook.app.site import build, films
 from dpbook.core import checkout
+from tests.cases import each
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -80,20 +81,24 @@ def test_an_explorer_shows_what_the_kernel_draws(open_page):
     expect(host.locator(".live img")).to_have_attribute("src", explorer.at({"cap": last}).image.split('src="')[1][:-2])
 
 
-@pytest.mark.parametrize("width", [390, pytest.param(1440, marks=pytest.mark.proof)])
-def test_pages_fit_the_window_and_show_no_error(open_page, built, width):
+@pytest.mark.parametrize(
+    ("among", "width"),
+    [("some", 390), *(pytest.param("all", width, marks=pytest.mark.proof) for width in WIDTHS)],
+)
+def test_pages_fit_the_window_and_show_no_error(open_page, built, among, width):
+    """Some pages on a phone in every run, one of each kind."""
     page = open_page("index", width)
-    for place in places(built):
+    for place in SOME if among == "some" else places(built):
         page.goto((built.folder / f"{place}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{place} at {width}"
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(390, "light", marks=pytest.mark.proof), (1440, "dark")])
-def test_some_pages_have_no_serious_violation_of_accessibility(open_page, theme, width):
-    for place in SOME:
-        page = open_page(place, width, theme, bypass_csp=True)
+def test_some_pages_have_no_serious_violation_of_accessibility(open_page):
+    """The first page, and an exercise with its tasks, a player and an explorer; `make proof` looks at all pages."""
+    for place in ("index", "exercises/08_buckets"):
+        page = open_page(place, 1440, "dark", bypass_csp=True)
         page.add_script_tag(path=AXE)
-        assert page.evaluate(SERIOUS) == [], (place, theme, width)
+        assert page.evaluate(SERIOUS) == [], place
         page.context.close()  # what moves in it would go on
 
 
@@ -187,7 +192,13 @@ def test_search_finds_a_section(open_page):
     expect(page).to_have_title("Exercises 05 · All-reduce · dpbook")
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def search(open_page):
+    """The first page, whose field searches all of them."""
+    return open_page("index")
+
+
+@each(
     ("question", "heading"),
     [
         ("why is my DDP slow", "It is slow"),  # small words do not count
@@ -201,10 +212,9 @@ def test_search_finds_a_section(open_page):
         ("qqqq", "Nothing found."),
     ],
 )
-def test_search_answers_questions(open_page, question, heading):
-    page = open_page("index")
-    page.locator("input[type=search]").fill(question)
-    results = page.locator(".results")
+def test_search_answers_questions(search, question, heading):
+    search.locator("input[type=search]").fill(question)
+    results = search.locator(".results")
     expect(results).to_be_visible()
     if heading:
         expect(results.locator("a b, p").first).to_have_text(heading)

@@ -51,7 +51,7 @@ def keyboard_works(viewer):
         expect_round(viewer, number)
 
 
-def test_a_reader_steps_by_keyboard_and_by_mouse_also_after_reopening(notebook, chromium):
+def test_a_reader_steps_by_keyboard_and_by_mouse(notebook, chromium):
     viewer = player(notebook)
     every_control_has_a_name(viewer)
     keyboard_works(viewer)
@@ -59,7 +59,6 @@ def test_a_reader_steps_by_keyboard_and_by_mouse_also_after_reopening(notebook, 
     the_mouse_steps_drags_plays_and_pauses(viewer)
     what_is_sent_moves_and_then_has_arrived(viewer, chromium)
     no_text_leaves_the_picture(viewer, chromium)
-    it_steps_after_every_reopening_with_a_kernel_and_without(notebook)
 
 
 def every_control_has_a_name(viewer):
@@ -150,7 +149,8 @@ def no_text_leaves_the_picture(viewer, chromium):
     bare.close()
 
 
-def it_steps_after_every_reopening_with_a_kernel_and_without(notebook):
+@pytest.mark.proof
+def test_it_steps_after_every_reopening_with_a_kernel_and_without(notebook):
     notebook.save()
     notebook.reload()
     keyboard_works(player(notebook))

@@ -13,7 +13,7 @@ WRAPPERS = ["naive", "hook", "bucketed"]
 BUFFERS = 3  # of the batch norm in `Tied`
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.proof), 3])
 def ranks(request):
     world = request.param
     everything = importlib.import_module("tests.ddp.ddp_ranks").everything

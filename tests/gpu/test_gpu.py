@@ -74,12 +74,11 @@ def proved(names, numbers, environment, path):
 
 @needs_sim
 @processes
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("numbers", "group"),
     [
-        ([1], "quick"), pytest.param([2, 3], "quick", marks=pytest.mark.proof),
-        *(pytest.param([number], "lasting", marks=pytest.mark.proof) for number in (1, 2, 3)),
-        pytest.param([4], "hybrid", marks=pytest.mark.proof),
+        ([1], "quick"), ([2, 3], "quick"), *(([number], "lasting") for number in (1, 2, 3)), ([4], "hybrid"),
     ],
 )  # fmt: skip
 def test_the_proof_holds_on_the_stand_in(proof, numbers, group, bare, tmp_path):

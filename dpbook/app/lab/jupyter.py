@@ -174,7 +174,10 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     """
     settings = DATA / "jupyter"
     before = {"PYTHONPATH": PACKAGE.resolve().parent, "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PATH": settings}
-    paths = {name: os.pathsep.join([str(first), *filter(None, [base.get(name)])]) for name, first in before.items()}
+    paths = {}
+    for name, first in before.items():  # once, so that the environment of an environment is the same one
+        others = [entry for entry in base.get(name, "").split(os.pathsep) if entry not in ("", str(first))]
+        paths[name] = os.pathsep.join([str(first), *others])
     return {**machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **base, **paths}
 
 

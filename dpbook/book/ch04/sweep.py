@@ -125,19 +125,29 @@ class _Stack(MLP):
         return {name: np.stack([np.atleast_2d(tensors[name]) for tensors in drawn]) for name in self.shapes}
 
     def step(self, networks: Networks, lr: Array, x: Array, y: Array) -> Networks:
-        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs)."""
+        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs).
+
+        ``networks`` is changed in place: new arrays would take a part of the time of a race.
+        """
         sums = self.sum_gradients(networks, x, y)
         rate = lr[:, None, None] / x.shape[1]
-        return {name: old - rate * sums[name].reshape(old.shape) for name, old in networks.items()}
+        for name, tensors in networks.items():
+            update = sums[name].reshape(tensors.shape)
+            update *= rate
+            tensors -= update
+        return networks
 
     def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
         """Return which networks' mean loss over the same examples is below ``goal``, (networks,).
 
-        No loss is negative: once the sum over some examples is too large, the other examples are skipped.
+        No loss is negative: once the sum over some examples is too large, the other examples are skipped. So those come
+        first that have the largest losses in one of the networks.
         """
         sums, most = np.zeros(len(networks["W1"])), goal * len(x)
         near = np.arange(len(sums))
-        for part in np.split(np.arange(len(x)), range(CHUNK, len(x), CHUNK)):
+        one = {name: tensors[len(sums) // 2] for name, tensors in networks.items()}
+        hardest_first = np.argsort(-self._loss(self._outputs(one, x), y)[0], kind="stable")
+        for part in np.split(hardest_first, range(CHUNK, len(x), CHUNK)):
             output = self._outputs(_some(networks, near), x[part])
             sums[near] += self._loss(output, np.broadcast_to(y[part], output.shape[:-1]))[0].sum(axis=-1)
             near = near[sums[near] < most]

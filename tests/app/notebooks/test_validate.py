@@ -30,8 +30,9 @@ PATIENCE = 600
 
 def dpbook(*args, **environment):
     """Run it. If it does not end in ten minutes, fail with what it has printed, and where its processes stand."""
-    command = [sys.executable, "-m", "dpbook", "validate", *map(str, args)]
-    env = os.environ | environment | {"PYTHONFAULTHANDLER": "1"}
+    # As an option: with PYTHONFAULTHANDLER its kernels and ranks would be of no server that is shared with other tests.
+    command = [sys.executable, "-X", "faulthandler", "-m", "dpbook", "validate", *map(str, args)]
+    env = os.environ | environment
     with subprocess.Popen(
         command, cwd=checkout.root(), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

@@ -3,7 +3,6 @@
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from dpbook.planning import memory_per_rank
 from tests.cases import each
@@ -34,6 +33,8 @@ def test_autocast_keeps_two_bytes_more_per_weight(sharded):
     """The first layer's input needs no gradient, so that its weight is not kept."""
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     if sharded:
+        from torch.distributed.fsdp import fully_shard  # takes a second, in each process that collects the tests
+
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         try:
             mesh = init_device_mesh("cpu", (1,))

@@ -78,7 +78,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture(scope="module", params=[3, *(pytest.param(n, marks=pytest.mark.proof) for n in (1, 2, 4))])
+@pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=pytest.mark.proof) for n in (1, 3, 4))])
 def launched(request, tmp_path_factory):
     """The report of the script on so many ranks, and its own clocks: rank, update, (last gradient, step)."""
     folder, before = tmp_path_factory.mktemp(f"world-{request.param}"), Path.cwd()

@@ -56,6 +56,7 @@ def recorded(*arguments, ranks=2):
 
 
 @pytest.mark.processes
+@pytest.mark.proof
 def test_a_script_that_torchrun_starts_is_recorded_for_a_report(script, capsys):
     ended = recorded("kept", script)
     assert ended.returncode == 0, ended.stderr
