@@ -100,7 +100,7 @@ def _forecast(
 
     measured = measure_step(spec, updates, _say)
     if measured.accumulation > 1 and spec.nproc == 1:
-        _say(f"{measured.accumulation} micro-batches in an update: looking whether two ranks share them")
+        _say(f"{measured.accumulation} micro-batches in an update: checking whether two ranks share them")
         on_two = measure_step(replace(spec, nproc=2), 1, _say)
         measured = replace(measured, divided=2 * on_two.accumulation == measured.accumulation)
     rows = forecast(measured, worlds, links, stages)

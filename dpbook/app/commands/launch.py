@@ -195,7 +195,7 @@ def _preset_for(parsed: argparse.Namespace, nproc: int, nnodes: int, gpus: Seque
 
     options = from_namespace(argparse.Namespace(**vars(parsed) | {"preset": "gpu"}))
     if not fits(options, nproc, nnodes=nnodes, gpus=gpus):
-        _say("the GPUs are too small for --preset gpu: the model is that of the CPU")
+        _say("the GPUs have too little memory for --preset gpu: using the model of the CPU")
         return "none"
     size = f"{options.depth} layers of width {options.width:,} in {options.precision}"
     _say(f"there are GPUs, so --preset gpu is the default: {size} (--preset none: the small model of the CPU)")
@@ -206,9 +206,9 @@ def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
     """Return the parsed options of our program; None where a user's script is to be started."""
     parser = _program_parser()
     if args.script is not None and not any(args.script):
-        parser.error("nothing comes after --, or an empty word: a script belongs there (is a variable not set?)")
+        parser.error("expected a script after --, got nothing or an empty string (is a shell variable unset?)")
     if args.script and args.report and args.nnodes > 1:
-        parser.error("--report is for one machine: the ranks of others leave their journals there")
+        parser.error("--report works on one machine only: ranks on other machines write their journals there")
     if args.script and not args.report and (args.report_name or args.alone):
         parser.error("--report-name and --alone need --report")
     if args.script and args.unknown:

@@ -169,7 +169,7 @@ def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
     if child.returncode and not messages:
         messages = [f"exit status {child.returncode}"]
     result = CheckResult("FAIL", messages[-1]) if messages else passed("nothing to say")
-    return Finding(exhibit.tool, "the run ends well", result)
+    return Finding(exhibit.tool, "the run finishes without an error", result)
 
 
 def bad(lines: Iterable[Finding]) -> list[Finding]:

@@ -122,7 +122,7 @@ def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:
 
 
 def judge_recording(folder: Path, replay: int = 1) -> Verdict:
-    """Judge what the ranks of a run left in ``folder``, whoever started them. Raises `InvalidArgument` if nothing."""
+    """Judge the journals in ``folder``, whoever started the ranks. Raises `InvalidArgument` without journals."""
     world = number_of_journals(folder)
     if world < 2:
         raise InvalidArgument("folder", folder, f"one with the journals of 2 ranks or more; it has {world}")

@@ -129,7 +129,7 @@ def format_findings(findings: Sequence[Finding], updates: int, cost: float | Non
         reason = "the run failed before one" if failed_first else "is it an optimizer of torch.optim that steps?"
         report.append(f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: {reason}")
     if not any(finding.name.startswith("resume") for finding in findings):
-        report.append(f"{'----':6}{'a run that is ended goes on exactly':{CLAIM_WIDTH}}not tested: --resume says how")
+        report.append(f"{'----':6}{'a stopped run resumes exactly':{CLAIM_WIDTH}}not tested: --resume says how")
     failed = [finding for finding in findings if finding.failed and finding.because is None]
     warned = sum(finding.result.status == "WARN" and finding.because is None for finding in findings)
     counts = f"{plural(len(failed), 'cause')} of failure, {plural(warned, 'warning')}; {plural(updates, 'update')} seen"

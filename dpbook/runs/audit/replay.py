@@ -106,13 +106,13 @@ def _guesses(update: Update, gradients: ReplayGradients, rank: int) -> Iterator[
     if first_difference([step["gradients"] for step in update.steps], gradients.names):
         yield "it is this rank's own gradient, not averaged", gradients.of("plain", rank), rank
     yield MEANS, _over_ranks(gradients, "plain"), rank
-    yield "it has only the last micro-batch", _over_ranks(gradients, "last"), rank
+    yield "it contains only the last micro-batch", _over_ranks(gradients, "last"), rank
     if any(update.of("clip")):
         clipped = _over_ranks(gradients, "plain", _clipped(update, gradients))
         yield "each rank clipped its own gradient before they were averaged", clipped, rank
     for left_out in range(gradients.world) if gradients.world > 1 else ():
         without = _over_ranks(gradients, "plain", lambda each, out=left_out: float(each != out))  # type: ignore[misc]
-        yield f"the gradient of rank {left_out} is not in it", without, left_out
+        yield f"the gradient of rank {left_out} is missing from it", without, left_out
 
 
 def _over_ranks(

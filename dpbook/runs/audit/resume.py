@@ -20,7 +20,7 @@ from dpbook.runs.audit.replay_gradients import load
 from dpbook.runs.watching.journal import FINAL_PARAMETERS, Event
 
 BOOK = "chapter 11"
-OPTIMIZER, END = "the optimizer's state is restored", "the resumed run ends as the other does"
+OPTIMIZER, END = "the optimizer's state is restored", "the resumed run ends like the uninterrupted one"
 END_TOLERANCE = 1e-5
 """Relative difference at the end: another order of additions stays far below it, a lost state exceeds it by far."""
 

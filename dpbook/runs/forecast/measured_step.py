@@ -295,7 +295,7 @@ class ScriptStopped(NoForecast):
     """Raised if a signal ended the script; ``status`` is 128 plus its number."""
 
     def __init__(self, status: int) -> None:
-        super().__init__("ended before enough was seen")
+        super().__init__("the script ended before enough updates were measured")
         self.status = status
 
 

@@ -87,7 +87,7 @@ def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -
             "does only with CUDA_DEVICE_ORDER=PCI_BUS_ID",
         )  # fmt: skip
     elif not gpus and nproc > machine.cores():
-        text = f"{nproc} ranks share {machine.cores()} cores, without a GPU: they slow one another down"
+        text = f"{nproc} ranks share {machine.cores()} CPU cores, without a GPU: they slow one another down"
         yield PreflightFinding("warning", text)
 
 

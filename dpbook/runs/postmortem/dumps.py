@@ -174,7 +174,7 @@ def _printable(value: object) -> str:
 def _ranks(value: object) -> list[int]:
     """Return the ranks of a group, which torch writes as a list or as its text."""
     ranks = re.findall(r"\d+", value) if isinstance(value, str) else value
-    assert isinstance(ranks, list), "ranks that are no list"
+    assert isinstance(ranks, list), "ranks that are not a list"
     return [check_int("a rank", int(rank), 0, MAX_RANKS) for rank in ranks]
 
 

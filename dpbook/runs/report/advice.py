@@ -186,7 +186,7 @@ def _slow_rank(run: MeasuredRun) -> Iterator[Advice | str]:
     if (slow := run.slow) is not None:
         working, others = run.beside_the_others(run.working[run.middle].mean(axis=0))
         gain = min(working - others, float(np.delete(run.parts["waiting"], slow).mean()))
-        text = f"find out what slows rank {slow} down: {run.slow_in_words}"
+        text = f"find out why rank {slow} is slow: {run.slow_in_words}"
         yield Advice(text, gain, "the others' measured waiting for it")
 
 

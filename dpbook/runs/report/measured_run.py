@@ -270,7 +270,7 @@ class MeasuredRun:
 
     @property
     def price_of_same_messages(self) -> AlphaBeta | str:
-        """Price of a step that sends the same messages: `price`, or the bandwidth at which they took their time."""
+        """Price of a step that sends the same messages: `price`, or their measured bandwidth."""
         if isinstance(self.price, str) and self.sums:
             nbytes, seconds = (sum(each) for each in zip(*self.sums, strict=True))
             return AlphaBeta(0.0, seconds / nbytes)

@@ -147,13 +147,13 @@ def summarise(folder: Path) -> Summary:
     about = _object(folder / metrics.DESCRIPTION, ABOUT)
     if missing := {"name", "model", "strategy", "precision"} - {*about["options"]}:
         raise DpbookError(
-            f"{folder / metrics.DESCRIPTION} is not that of a run: no options {', '.join(sorted(missing))}"
+            f"{folder / metrics.DESCRIPTION} is not the description of a run: no options {', '.join(sorted(missing))}"
         )
     lines = metrics.read(folder)
     if not lines:
-        raise DpbookError(f"{folder} holds no step yet")
+        raise DpbookError(f"{folder} contains no finished step yet")
     if any(not isinstance(line.get(name), NUMBER) for line in lines for name in ("step", "loss", "seconds", "memory")):
-        raise DpbookError(f"{folder / metrics.FILE} is damaged: a line is not that of a step")
+        raise DpbookError(f"{folder / metrics.FILE} is damaged: a line has no metrics of a step")
     path = folder / metrics.PREDICTION
     return Summary(about, lines, _object(path, PREDICTED) if path.exists() else None)
 
@@ -168,7 +168,7 @@ def _object(path: Path, kinds: Kinds) -> dict[str, Any]:
         name for name, kind in kinds.items() if not isinstance(content, dict) or not isinstance(content.get(name), kind)
     ]
     if wrong:
-        raise DpbookError(f"{path} is not that of a run: no {', '.join(wrong)}, or of another kind")
+        raise DpbookError(f"{path} is not the file of a run: no {', '.join(wrong)}, or of another type")
     return dict(content)
 
 

@@ -53,7 +53,7 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
         if dist.get_rank() == 0:
             for number, text in damaged.items():
                 print(
-                    f"{text}; it is renamed to *.damaged, and the previous checkpoint is used",
+                    f"{text}; renamed it to *.damaged; using the previous checkpoint",
                     file=sys.stderr,
                     flush=True,
                 )

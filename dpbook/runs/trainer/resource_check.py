@@ -108,7 +108,7 @@ def _disk(options: Options) -> Iterator[str]:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        yield f"--out: {folder} is no folder that can be written to"
+        yield f"--out: cannot write to {folder}"
         return
     free = shutil.disk_usage(folder).free
     required = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)

@@ -195,7 +195,7 @@ def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
         return
     if options.steps < before.step:
         raise DpbookError(
-            f"refused: {options.folder} has done {before.step:,} steps already, more than --steps {options.steps:,}; "
+            f"refused: {options.folder} already has {before.step:,} steps, more than --steps {options.steps:,}; "
             "--name another begins a new run"
         )
     if before.options is None:
@@ -208,7 +208,7 @@ def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
     differences = changes(before.options, before.world, options, ranks)
     fatal = obstacles(differences)
     if differences and (fatal or not changed):
-        head = f"refused: {options.folder} holds a run with other options, of step {before.step:,}"
+        head = f"refused: {options.folder} contains a run with other options, at step {before.step:,}"
         way = "--name another begins a new run"
         if fatal:
             notes = [f"it cannot resume with another {name}: {reason}" for name, reason in fatal.items()]

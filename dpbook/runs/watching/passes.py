@@ -122,7 +122,7 @@ class PassRecorder(TrainingListener):
         )
 
     def step_begins(self, optimizer: Optimizer) -> None:
-        """Count batches and losses of the next update from here on."""
+        """Start counting batches and losses for the next update."""
         self._drawn, self._losses_of_update = self._loaders.batches, 0
         self._parts.clear()
 

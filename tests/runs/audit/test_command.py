@@ -94,11 +94,11 @@ else:
         (SPARE + sampled() + loop(), "every parameter that is trained gets a gradient", "spare.weight, spare.bias"),
         (
             model() + sampled() + loop(step="optimizer.step()\nraise ValueError('oh')"),
-            "the run ends well",
+            "the run finishes without an error",
             "ValueError: oh",
         ),
-        (model() + "import sys; sys.exit(3)\n", "the run ends well", "SystemExit: 3"),
-        (model() + sampled() + loop(step=ALONE), "the run ends well", "rank 1 skipped collective"),
+        (model() + "import sys; sys.exit(3)\n", "the run finishes without an error", "SystemExit: 3"),
+        (model() + sampled() + loop(step=ALONE), "the run finishes without an error", "rank 1 skipped collective"),
     ],
     ids=["unused", "raises", "exits", "calls that differ"],
 )

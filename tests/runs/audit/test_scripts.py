@@ -154,7 +154,7 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
         ("a sum over the count of all", "the loss is divided by 3, the number of ranks"),
         ("gradients added, then clipped", "the ranks' gradients are added"),
         ("micro-batches added", "the means of 2 micro-batches are added"),
-        ("a rank left out", "the gradient of rank 2 is not in it"),
+        ("a rank left out", "the gradient of rank 2 is missing from it"),
         ("noise on a gradient that it averages itself", "no mistake that was tried explains it"),
         ("noise on the gradient", "backward leaves the big batch's gradient, and the script changes it"),
         ("gradients sent in 16 bits", "DDP's communication hook fp16_compress_hook"),

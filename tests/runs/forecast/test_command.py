@@ -103,7 +103,7 @@ def test_ctrl_c_ends_it(tmp_path):
     child.send_signal(signal.SIGINT)
     output, error = child.communicate(timeout=120)
     assert (child.returncode, output) == (128 + signal.SIGINT, "")
-    assert "ended before enough was seen" in error
+    assert "the script ended before enough updates were measured" in error
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_two_ranks_show_whether_micro_batches_are_shared(monkeypatch, capsys, on
     monkeypatch.setattr("dpbook.runs.forecast.measure_step", measure)
     assert main(["forecast", "--gpus", "4", __file__]) == 0
     printed = capsys.readouterr()
-    assert "8 micro-batches in an update: looking whether two ranks share them" in printed.err
+    assert "8 micro-batches in an update: checking whether two ranks share them" in printed.err
     assert ("which the script divides among its ranks" in printed.out) == divided
 
 
@@ -161,7 +161,7 @@ def test_a_script_that_was_stopped_gives_its_status(monkeypatch, capsys):
 
     monkeypatch.setattr("dpbook.runs.forecast.measure_step", stop)
     assert main(["forecast", "--", __file__]) == 128 + signal.SIGINT
-    assert capsys.readouterr().err == "dpbook forecast: ended before enough was seen\n"
+    assert capsys.readouterr().err == "dpbook forecast: the script ended before enough updates were measured\n"
 
 
 @each(

@@ -415,7 +415,7 @@ def test_an_empty_variable_starts_nothing(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main(["launch", *arguments])
     assert end.value.code == 2
-    assert "nothing comes after --, or an empty word" in capsys.readouterr().err
+    assert "expected a script after --, got nothing or an empty string" in capsys.readouterr().err
 
 
 def test_a_hang_is_diagnosed_before_nccls_watchdog_aborts_the_ranks_that_wait(capsys):

@@ -172,7 +172,7 @@ def test_a_small_gpu_trains_the_small_model(trained, monkeypatch, capsys):
     monkeypatch.setattr("dpbook.core.machine.gpus", lambda: [Gpu("GTX 1650", 4 * 10**9)])
     assert main(["launch"]) == 0
     assert trained == [(("--preset", "none"), Options())]
-    assert "the GPUs are too small for --preset gpu" in capsys.readouterr().err
+    assert "the GPUs have too little memory for --preset gpu" in capsys.readouterr().err
 
 
 def test_without_gpus_there_is_no_preset(trained, monkeypatch, capsys):

@@ -65,9 +65,7 @@ def test_a_loader_that_no_script_has_or_that_is_quick_is_not_advised(tmp_path):
 def test_a_slow_rank_costs_what_the_others_wait(tmp_path):
     slow, fast = {"computing": 0.15, "summing": 0.001}, {"computing": 0.1, "summing": 0.051}
     advice = only(measured(tmp_path, EVEN | fast, EVEN | slow, EVEN | fast))
-    assert advice.change.startswith(
-        "find out what slows rank 1 down: it works for 160 ms of a step, the others for 110"
-    )
+    assert advice.change.startswith("find out why rank 1 is slow: it works for 160 ms of a step, the others for 110")
     assert advice.gain == pytest.approx(0.05)
 
 
@@ -78,7 +76,7 @@ def test_a_slow_rank_costs_what_the_others_wait(tmp_path):
 def test_the_advice_names_the_part_in_which_a_rank_is_slow(tmp_path, part, words):
     slow = EVEN | {"summing": 0.001, part: 0.05, "workers": 1}
     best, _ = advise(measured(tmp_path, EVEN | {"summing": 0.051, "workers": 1}, slow))
-    assert best[-1].change.startswith("find out what slows rank 1 down")
+    assert best[-1].change.startswith("find out why rank 1 is slow")
     assert best[-1].change.endswith(f"of that it spends 50 ms {words}, the others 0 ms")
 
 

@@ -78,7 +78,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path, monkeypatch, at):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--report", "--nnodes", "2", "--rdzv-endpoint", "here:1"], "--report is for one machine"),
+        (["--report", "--nnodes", "2", "--rdzv-endpoint", "here:1"], "--report works on one machine only"),
         (["--report-name", "x"], "--report-name and --alone need --report"),
         (["--alone"], "--report-name and --alone need --report"),
     ],

@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(ranks, par
         assert (step, aside, kept) == (1, True, [1, 2])
         if number == 0:
             assert f"checkpoint-00000002.{part} " in output
-            assert output.endswith("; it is renamed to *.damaged, and the previous checkpoint is used\n")
+            assert output.endswith("; renamed it to *.damaged; using the previous checkpoint\n")
 
 
 @pytest.mark.processes

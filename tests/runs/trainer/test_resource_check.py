@@ -176,4 +176,4 @@ def test_a_disk_without_room_for_the_checkpoints_is_foreseen(tmp_path, disk):
 def test_a_folder_that_cannot_be_written_to_is_foreseen(tmp_path, name):
     (tmp_path / "file").touch()
     (message,) = said_by(Options(out=str(tmp_path / name)), 2, gpus=GPUS)
-    assert message == f"problem: --out: {tmp_path / 'file'} is no folder that can be written to"
+    assert message == f"problem: --out: cannot write to {tmp_path / 'file'}"

@@ -160,7 +160,7 @@ def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp
     message, started = relaunch("--lr", "0.01", "--batch", "16")
     assert not started
     assert message.splitlines()[-6:-1] == [
-        f"dpbook launch: refused: {tmp_path / 'r'} holds a run with other options, of step 50",
+        f"dpbook launch: refused: {tmp_path / 'r'} contains a run with other options, at step 50",
         "  option  before  now",
         "  batch   8       16",
         "  lr      0.001   0.01",
@@ -220,7 +220,7 @@ def test_fewer_steps_than_are_done_are_refused(tmp_path, relaunch):
     earlier_run(tmp_path)
     message, started = relaunch("--steps", "49", "--continue-changed")
     assert not started
-    assert "has done 50 steps already, more than --steps 49" in message
+    assert "already has 50 steps, more than --steps 49" in message
 
 
 def test_a_finished_run_says_so_and_how_to_go_on(tmp_path, relaunch):

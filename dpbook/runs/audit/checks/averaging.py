@@ -72,7 +72,7 @@ def _of_rejoined(run: RunJournals, update: Update) -> CheckResult:
     message = (
         f"each rank steps with its own gradient, and the parameters of rank {rank} replace the others' afterwards: "
     )
-    message += "what the other ranks have computed is lost"
+    message += "the other ranks' work is lost"
     return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
 
 
@@ -92,7 +92,7 @@ def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: st
     forwards = update.of("forward")[rank]
     through = [event for event in forwards if event.get("module") in about.get("roots", ())] or forwards
     if not any(event["wrapped"] for event in through):
-        reason = f"no forward goes through {about['wrappers'][0]}, which has them: call it, not its module"
+        reason = f"no forward goes through the wrapper {about['wrappers'][0]}: call the wrapper, not its module"
         return reason, through[0]["place"] if through else place
     if tensor in about["unwrapped"]:
         return f"{tensor} is in no wrapper", place
@@ -196,7 +196,7 @@ def group(run: RunJournals) -> CheckResult | None:
     return passed(f"{plural(run.world, 'rank')}") if run.optimizers else None
 
 
-@check("twice", "every gradient comes once in a backward", "chapter 11")
+@check("twice", "every gradient is computed once per backward", "chapter 11")
 def twice(run: RunJournals) -> CheckResult | None:
     """Fail if torch's DDP raised because a parameter had two gradients in one backward; otherwise not applicable."""
     if "mark a variable ready only once" not in run.ended:

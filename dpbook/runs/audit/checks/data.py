@@ -198,7 +198,7 @@ def batches(run: RunJournals) -> CheckResult | None:
     return passed(f"{of_ranks[0][0]['batches']} an epoch")
 
 
-@check("evaluation", "an evaluation counts every example once", "chapter 03")
+@check("evaluation", "evaluation counts every example once", "chapter 03")
 def evaluation(run: RunJournals) -> CheckResult | None:
     """Warn of examples that a sampler repeats, or drops, to give all ranks the same number."""
     used = [{event["object"] for event in forwards} for forwards in run.of("forward")]
@@ -214,7 +214,7 @@ def evaluation(run: RunJournals) -> CheckResult | None:
     ]
     if not divided:
         if not all(of_ranks):
-            return untested("not every rank has begun one")
+            return untested("not every rank started an evaluation")
         return untested(
             "no sampler says how it divides the examples: each rank reads all, or a part that something else makes"
         )

@@ -105,7 +105,8 @@ def devices(run: RunJournals) -> CheckResult | None:
         return None
     of_ranks = [tuple(event["devices"]) for event in optimizers[0]]
     if len(set(of_ranks)) < len(of_ranks):
-        message = f"the parameters are on {', '.join(of_ranks[0])} on several ranks: torch.cuda.set_device(local rank)"
+        message = f"several ranks have their parameters on {', '.join(of_ranks[0])}: "
+        message += "call torch.cuda.set_device(local_rank)"
         return CheckResult("FAIL", message, of_ranks.index(of_ranks[-1]))
     return passed(", ".join(device for devices in of_ranks for device in devices))
 
@@ -149,7 +150,7 @@ def watching(run: RunJournals) -> CheckResult | None:
     return CheckResult("----", f"not tested completely: {failed[0][1]['error']}", failed[0][0]) if failed else None
 
 
-@check("end", "the run ends well", "chapter 09", after=("unused", "twice", "collectives", "batches"))
+@check("end", "the run finishes without an error", "chapter 09", after=("unused", "twice", "collectives", "batches"))
 def end(run: RunJournals) -> CheckResult | None:
     """Report the error that ended the run, as `dpbook launch` does, with the memory of the ranks if it is known."""
     first, *rest = run.ended.splitlines() or [""]
