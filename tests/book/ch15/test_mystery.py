@@ -99,8 +99,8 @@ def test_the_command_grades_and_writes_nothing_then(tmp_path, monkeypatch, capsy
     ("options", "message"),
     [
         (["--seed", "-1"], "seed"),
-        (["--seed", "7", "--cause", "a"], "all of --cause, --rank and --line"),
-        (["--seed", "7", "--cause", "a", "--rank", "first", "--line", "3"], "a number, or all"),
+        (["--seed", "7", "--cause", "a"], "--cause, --rank and --line together"),
+        (["--seed", "7", "--cause", "a", "--rank", "first", "--line", "3"], "--rank must be a rank number, or all"),
         (["--seed", "7", "--cause", "q", "--rank", "all", "--line", "3"], "one of the letters a, b, c, d, e, f"),
     ],
 )

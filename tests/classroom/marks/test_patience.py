@@ -82,8 +82,7 @@ def test_each_rank_may_compute_as_long_as_a_call_and_all_as_long_as_the_check(co
 def test_a_call_that_waits_ends_when_its_patience_is_over(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(clock, "PATIENCE", 3.0)
-    watched = Clock()
+    watched = Clock(patience=3.0)
     watched.begin_call(1.0)
     now[0] = 2.9
     watched.look()
