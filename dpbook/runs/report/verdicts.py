@@ -159,7 +159,8 @@ def largest_loss(run: MeasuredRun) -> tuple[str, float]:
 
     If one rank is slow, the mean is over the others, which wait for it.
     """
-    lost = {words: float(np.delete(run.parts[part], run.slow or ()).mean()) for part, words in LOSSES.items()}
+    waiting = [rank for rank in range(run.world) if rank != run.slow]
+    lost = {words: float(run.parts[part][waiting].mean()) for part, words in LOSSES.items()}
     if run.slow is not None:
         lost[f"waiting for rank {run.slow}, which is slower"] = lost.pop(LOSSES["waiting"])
     lost[f"updates that take more than {LONG:g} times the median, added to the mean update"] = run.long_seconds

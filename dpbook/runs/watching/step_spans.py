@@ -128,7 +128,7 @@ class LoaderSpans:
 def _is_ready(iterator: Any) -> bool:
     """Whether a worker of a `DataLoader` has a batch ready."""
     queue = getattr(iterator, "_data_queue", None)
-    if queue is None:
+    if queue is None or getattr(iterator, "_shutdown", False):  # the queue of an iterator at its end is closed
         return False
     held = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), ())
     return len(held) == 2 or not queue.empty()  # held: it came before one that the script was to have first

@@ -53,6 +53,11 @@ def test_a_mean_over_nothing_is_left_to_what_it_makes():
     assert (result_of("finite", *ranks).status, result_of("finite", *ranks).rank) == ("FAIL", 1)
 
 
+def test_losses_without_a_term_have_no_weights_to_compare():
+    losses = [[{"node": "Sum", "terms": 0.0, "divisor": divisor, "mean": False, "shape": ()}] for divisor in (4.0, 8.0)]
+    assert result_of("mean", *[journal(backward={"losses": each}) for each in losses]).status == "PASS"
+
+
 @each(
     ("check", "kind", "usual", "odd", "tensor"),
     [

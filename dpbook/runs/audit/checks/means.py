@@ -190,6 +190,8 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Un
             continue
         terms = [part["terms"] for part in parts]
         weights = sum(count / abs(divisor) for count, divisor in zip(terms, divisors, strict=True) if divisor)
+        if not weights:  # no loss has a term
+            continue
         most = sum(terms) / weights / abs(divisors[lowest])  # relative to the mean weight of all terms
         numbers, what = (terms, "are over") if len(set(terms)) > 1 else (divisors, f"of {terms[0]:g} terms divide by")
         counts = " ".join(f"{number:g}" for number in numbers) + ("" if numbers is divisors else " terms")
