@@ -20,7 +20,9 @@ RESULT_FILE = "result-{}.pickle"
 ERROR_FILE = "error-{}.json"
 """Written by a rank when it raises."""
 STACK_FILE = "stack-{}.txt"
-"""Written by a rank when it times out, crashes or is ended; empty until then."""
+"""Written by a rank when it crashes or is ended; empty until then."""
+TIMEOUT_FILE = "timeout-{}.txt"
+"""Written by a rank of `start` when it times out: its stacks; empty until then."""
 PROCESS_ID_FILE = "process-{}.txt"
 """The id of a rank's process."""
 TORCHRUN_REPORT_FILE = "torchrun.txt"
@@ -45,8 +47,6 @@ PREEMPTION_VARIABLE = "DPBOOK_PREEMPTION_FILE"
 JOIN_FUNCTION = "init_process_group"
 NOT_JOINED = f"the other ranks did not join {JOIN_FUNCTION}"
 """The error of a rank that gives up waiting for the start."""
-_TIMED_OUT = "Timeout ("
-"""Beginning of faulthandler's output at a timeout; a rank that is ended because another failed does not have it."""
 
 
 def write_error(
@@ -82,8 +82,8 @@ def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[in
             end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"it exited with status {code}"
             return f"rank {rank} died: {end}; the other ranks were stopped{end_of_stderr(folder, rank)}"
     errors = read_errors(folder, world)
-    stacks = {rank: stack for rank in range(world) if (stack := read_or_empty(folder / STACK_FILE.format(rank)))}
-    causes = {rank: error for rank, error in errors.items() if error["time"] < _time_of_timeout(folder, stacks)}
+    stacks = {rank: stack for rank in range(world) if (stack := _last_stack(folder, rank))}
+    causes = {rank: error for rank, error in errors.items() if error["time"] < _time_of_timeout(folder)}
     if causes:
         rank, first = min(causes.items(), key=lambda item: float(item[1]["time"]))
         return f"rank {rank} failed first: {first['type']}: {first['message']}\n\n{first['traceback'].rstrip()}"
@@ -105,13 +105,21 @@ def read_errors(folder: Path, world: int) -> dict[int, dict[str, Any]]:
     return {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
 
 
-def _time_of_timeout(folder: Path, stacks: dict[int, str]) -> float:
+def _last_stack(folder: Path, rank: int) -> str:
+    """Return the stack of a rank that timed out, crashed or was ended; "" without one.
+
+    A rank that is ended while it times out begins to write both files, and finishes one: the longer.
+    """
+    return max((read_or_empty(folder / name.format(rank)) for name in (TIMEOUT_FILE, STACK_FILE)), key=len)
+
+
+def _time_of_timeout(folder: Path) -> float:
     """Return when the first rank timed out, as `time.time` counts, or infinity.
 
     That rank ends a moment before the others, whose collectives then fail: such an error is a consequence.
     """
-    late = [folder / STACK_FILE.format(rank) for rank, stack in stacks.items() if stack.startswith(_TIMED_OUT)]
-    return min((path.stat().st_mtime for path in late), default=math.inf)
+    written = [path.stat() for path in folder.glob(TIMEOUT_FILE.format("*"))]
+    return min((file.st_mtime for file in written if file.st_size), default=math.inf)
 
 
 def last_attempt(folder: Path) -> Path:
@@ -122,7 +130,7 @@ def last_attempt(folder: Path) -> Path:
 
 def ended_knowingly(folder: Path, rank: int) -> bool:
     """Return True if a rank has finished or has left a report of its end."""
-    reports = [folder / name.format(rank) for name in (ERROR_FILE, STACK_FILE)]
+    reports = [folder / name.format(rank) for name in (ERROR_FILE, TIMEOUT_FILE)]
     return (folder / RESULT_FILE.format(rank)).exists() or any(
         path.exists() and path.stat().st_size for path in reports
     )

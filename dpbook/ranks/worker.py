@@ -11,7 +11,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from dpbook.ranks.failure_files import RESULT_FILE, STACK_FILE, STORE_FILE, TASK_FILE, write_error
+from dpbook.ranks.failure_files import RESULT_FILE, STACK_FILE, STORE_FILE, TASK_FILE, TIMEOUT_FILE, write_error
 
 
 def main(folder: Path) -> int:
@@ -28,10 +28,11 @@ def main(folder: Path) -> int:
         # gloo lets a rank continue as soon as its own connections are established. A rank that then ends at once closes
         # them, and a rank that is still connecting fails: one start in a hundred did without this barrier.
         dist.barrier()
-        # Open until the process ends: a rank that times out, or is ended because another did, writes its stack.
-        stack = open(folder / STACK_FILE.format(rank), "w")  # noqa: SIM115
-        faulthandler.register(signal.SIGTERM, file=stack, chain=True)
-        faulthandler.dump_traceback_later(task["timeout"], exit=True, file=stack)
+        # Open until the process ends. A rank that times out may be ended meanwhile, because another did: two files.
+        ended = open(folder / STACK_FILE.format(rank), "w")  # noqa: SIM115
+        late = open(folder / TIMEOUT_FILE.format(rank), "w")  # noqa: SIM115
+        faulthandler.register(signal.SIGTERM, file=ended, chain=True)
+        faulthandler.dump_traceback_later(task["timeout"], exit=True, file=late)
         _run(folder, rank, task)
         faulthandler.cancel_dump_traceback_later()
         if dist.is_initialized():

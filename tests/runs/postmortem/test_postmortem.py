@@ -10,7 +10,14 @@ import traceback
 
 import pytest
 
-from dpbook.ranks.failure_files import ERROR_FILE, PROCESS_ID_FILE, RESULT_FILE, STACK_FILE, cause_of_failure
+from dpbook.ranks.failure_files import (
+    ERROR_FILE,
+    PROCESS_ID_FILE,
+    RESULT_FILE,
+    STACK_FILE,
+    TIMEOUT_FILE,
+    cause_of_failure,
+)
 from dpbook.runs.postmortem.rules import why_it_failed
 
 DUMP = 'Timeout (0:00:02)!\nThread 0x01 (most recent call first):\n  File "cell.py", line 3 in hangs\n'
@@ -23,9 +30,9 @@ def waits():
 @pytest.fixture
 def folder(tmp_path):
     """Return the files of two ranks: rank 1 timed out, at 100 s; rank 0 waited for it, and failed."""
-    (tmp_path / STACK_FILE.format(1)).write_text(DUMP)
-    os.utime(tmp_path / STACK_FILE.format(1), (100, 100))
-    (tmp_path / STACK_FILE.format(0)).touch()
+    (tmp_path / TIMEOUT_FILE.format(1)).write_text(DUMP)
+    os.utime(tmp_path / TIMEOUT_FILE.format(1), (100, 100))
+    (tmp_path / TIMEOUT_FILE.format(0)).touch()
     return tmp_path
 
 
@@ -60,9 +67,17 @@ def test_an_error_before_the_time_out_is_the_cause(folder):
 
 
 def test_a_rank_that_is_ended_because_another_failed_did_not_time_out(folder):
-    (folder / STACK_FILE.format(1)).write_text(DUMP.partition("\n")[2])
+    (folder / TIMEOUT_FILE.format(1)).rename(folder / STACK_FILE.format(1))
     fail(folder, 100.001)
     assert cause_of_failure(folder, 2, 2.0, {}, "").startswith("rank 0 failed first")
+
+
+def test_a_rank_that_is_ended_while_it_times_out_keeps_the_complete_one_of_two_stacks(folder):
+    (folder / STACK_FILE.format(1)).write_text("Thread 0x01 (most recent call first):\n")
+    assert cause_of_failure(folder, 2, 2.0, {}, "").endswith("\n  rank 1: line 3 of hangs")
+    (folder / STACK_FILE.format(1)).write_text(DUMP)
+    (folder / TIMEOUT_FILE.format(1)).write_text("Timeout (0:00:02)!\n")
+    assert cause_of_failure(folder, 2, 2.0, {}, "").endswith("\n  rank 1: line 3 of hangs")
 
 
 C10D = "/lib/site-packages/torch/distributed/distributed_c10d.py"
