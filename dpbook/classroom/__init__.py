@@ -24,7 +24,7 @@ from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tas
 from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
 from dpbook.classroom.tasks.other_interpreter import call_each
 from dpbook.classroom.tasks.reader_progress import Progress, progress
-from dpbook.classroom.tasks.report import Case, Reached, Report, describe
+from dpbook.classroom.tasks.report import Case, ParResult, Report, describe
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from dpbook.classroom import Task, list_tasks
-from dpbook.classroom.marks.submitted_notebook import InWords, in_words
+from dpbook.classroom.marks.submitted_notebook import WrittenQuestion, in_words
 from dpbook.classroom.tasks.notebook_cells import read, source
 from dpbook.core import checkout, write_atomically
 from tests.classroom.mutants.edits import Mutant
@@ -68,7 +68,7 @@ class Unit:
     practice: int
     objectives: tuple[Objective, ...]
     tasks: tuple[Task, ...]
-    words: tuple[InWords, ...]
+    words: tuple[WrittenQuestion, ...]
 
     @property
     def number(self) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dpbook.classroom.gradebook import Roster
-    from dpbook.classroom.marks import Handed, Marks
+    from dpbook.classroom.marks import Marks, Submission
 
 FORMATS = ("plain", "canvas", "moodle")
 
@@ -86,12 +86,14 @@ def run(args: argparse.Namespace) -> int:
     begin_course(args.course)
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
     jobs = check_int("--jobs", args.jobs, 1)
-    handed = find(args.paths, whole=bool(args.gradescope))
-    _check_files(args, handed)
+    submissions = find(args.paths, whole=bool(args.gradescope))
+    _check_files(args, submissions)
     roster = read(args.roster) if args.roster else None
     given = words.read_points(args.words) if args.words else None
     with _ending():
-        marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
+        marks = grade(
+            submissions, seed, jobs=jobs, on_progress=_progress if sys.stderr.isatty() else lambda done, of: None
+        )
     if given:
         marks = words.with_points(marks, given)
         if left := words.absent(marks, given):
@@ -116,7 +118,7 @@ def _print(text: str) -> OSError | None:
     return None
 
 
-def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
+def _check_files(args: argparse.Namespace, submissions: "Sequence[Submission]") -> None:
     """Before anything is graded: can the reports be written, and is nothing lost by it?"""
     from dpbook.core import DpbookError
 
@@ -129,8 +131,8 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
             raise DpbookError(f"{path} already exists and is not overwritten: move it, or choose another name")
     if args.csv is None and (args.roster or args.format != FORMATS[0]):
         raise DpbookError("--roster and --format need --csv FILE")
-    if args.gradescope and len(handed) != 1:
-        raise DpbookError(f"--gradescope needs exactly one submission, got {len(handed)}")
+    if args.gradescope and len(submissions) != 1:
+        raise DpbookError(f"--gradescope needs exactly one submission, got {len(submissions)}")
     if args.html and find_spec("jinja2") is None:
         raise DpbookError("--html needs jinja2: pip install 'dpbook[book]'")
 

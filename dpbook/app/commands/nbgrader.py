@@ -19,17 +19,17 @@ def run(args: argparse.Namespace) -> int:
     import secrets
     from importlib.util import find_spec
 
-    from dpbook.classroom.nbgrader import lay_out
+    from dpbook.classroom.nbgrader import write_course_files
     from dpbook.core import DpbookError, check_int, plural
 
     if args.course is not None:
         check_int("--course", args.course, 0)
     try:
-        laid = lay_out(args.folder, seed=secrets.randbits(32), course=args.course)
+        files = write_course_files(args.folder, seed=secrets.randbits(32), course=args.course)
     except OSError as error:
         raise DpbookError(f"cannot write the course: {error}") from None
-    print(f"{args.folder}: {plural(len(laid.written), 'file')} written")
-    for path in laid.unchanged:
+    print(f"{args.folder}: {plural(len(files.written), 'file')} written")
+    for path in files.unchanged:
         print(f"kept, although it differs from the version in this edition: {path}")
     if find_spec("nbgrader") is None:
         print("nbgrader is not installed here: pip install 'dpbook[class]'")

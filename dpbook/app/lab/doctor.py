@@ -42,7 +42,7 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class Needs:
+class ChapterNeeds:
     """A chapter, and what this machine lacks for it (empty if it can run)."""
 
     chapter: str
@@ -63,7 +63,7 @@ class Diagnosis:
     shared_memory: int | None
     packages: tuple[Package, ...]
     torch: Torch
-    chapters: tuple[Needs, ...]
+    chapters: tuple[ChapterNeeds, ...]
     problems: tuple[str, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
 
@@ -191,9 +191,9 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
 
 
-def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
+def _needs(chapter: checkout.Chapter, torch: Torch) -> ChapterNeeds:
     lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
-    return Needs(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
+    return ChapterNeeds(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
 
 
 def _messages(torch: Torch) -> list[str]:

@@ -36,7 +36,7 @@ FILM = re.compile(r'dpbook-film.*?src="data:image/svg\+xml;base64,([^"]+)"', re.
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltSite:
     """The result of a build: the folder, the pages in the order of the book, links of the sources that lead nowhere."""
 
     folder: Path
@@ -54,7 +54,7 @@ class Built:
         return f"{len(self.pages)} pages, {counts}, {size / 1e6:.1f} MB"
 
 
-def build(root: Path, folder: Path) -> Built:
+def build(root: Path, folder: Path) -> BuiltSite:
     """Write the pages of the book at ``root`` (a checkout, or the book in a wheel) into ``folder``.
 
     Raises `DpbookError` for a folder that contains something else.
@@ -148,7 +148,7 @@ class _Site:
 
     # The pages.
 
-    def build(self) -> Built:
+    def build(self) -> BuiltSite:
         notebooks = {path: notebook_page(path, self.places[path], self) for path in (*self.chapters, *self.exercises)}
         documents = {path: document_page(path, self.places[path], self) for path in self.documents}
         for path, title in {"README.md": "Install and use", "docs/teaching/README.md": "Teaching"}.items():
@@ -182,7 +182,7 @@ class _Site:
         names = [(Path(page.place).stem, page.title) for page in printed]
         self._write(paper, groups={}, before=None, after=None, chapters=names)
         self._write_assets([home, *order])
-        return Built(self.folder, [home, *order], self.dead_links)
+        return BuiltSite(self.folder, [home, *order], self.dead_links)
 
     def _write(self, page: Page, **values: object) -> None:
         path = self.folder / page.place

@@ -12,7 +12,7 @@ from dpbook.book.ch05 import CASE, broken_ring, fault
 from dpbook.classroom import (
     Answer,
     Numbers,
-    Reached,
+    ParResult,
     Wrong,
     call,
     expect,
@@ -160,7 +160,7 @@ def par_rounds(answer: Answer, rng: np.random.Generator) -> str:
     return f"{world} ranks in {rounds} rounds" + ("" if agreement(schedule).agrees else drifts)
 
 
-def par_bytes(answer: Answer, rng: np.random.Generator) -> Reached:
+def par_bytes(answer: Answer, rng: np.random.Generator) -> ParResult:
     for world, par, schedule in _schedules(answer):
         sent = count(schedule, 1, 1).busiest_bytes
         reached = expect_at_most(par, sent, "buffer(s) sent or received by one rank", f"world {world}")
@@ -193,8 +193,8 @@ owners = partial(ownership, sizes=lambda world: [12 * world])
 owners_of_any_size = partial(ownership, sizes=lambda world: [1, 3 * world + 2])
 
 
-def program_bytes(answer: Answer, rng: np.random.Generator) -> Reached:
-    notes = dict[int, Reached]()
+def program_bytes(answer: Answer, rng: np.random.Generator) -> ParResult:
+    notes = dict[int, ParResult]()
     for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
         sent = count(recorded, size, 8).busiest_bytes
         notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "byte(s) per rank", where)

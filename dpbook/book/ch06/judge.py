@@ -9,7 +9,7 @@ import numpy as np
 from dpbook.book.ch06 import RandomSweep, draw, price_scattered
 from dpbook.classroom import (
     Answer,
-    Reached,
+    ParResult,
     call,
     expect_at_most,
     expect_close,
@@ -135,7 +135,7 @@ TWICE = "This is twice the size. Is your α that of one message, and does your t
 # 06.3: ranks that are scattered
 
 
-def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> Reached:
+def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> ParResult:
     """Check that schedules for shuffled ranks cost no more than par, in microseconds."""
     for nodes, per_node in ((1, 3), (5, 1), (2, 2), (3, 4), (4, 4)):
         host = rng.permutation(np.repeat(np.arange(nodes), per_node)).tolist()

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from dpbook.book.ch08 import Model, mlp, sample, simulate
-from dpbook.classroom import Answer, Reached, Wrong, call, describe, expect, expect_at_most, expect_equal, known_mistake
+from dpbook.classroom import (
+    Answer,
+    ParResult,
+    Wrong,
+    call,
+    describe,
+    expect,
+    expect_at_most,
+    expect_equal,
+    known_mistake,
+)
 from dpbook.core import InvalidArgument
 from dpbook.overlap import MIB, Tensor, plan
 
@@ -192,7 +202,7 @@ def simple(answer: Answer, rng: np.random.Generator) -> None:
             expect_at_most(par, _exposed(answer, model, where), "ms exposed", where)
 
 
-def below_caps(answer: Answer, rng: np.random.Generator, *, share: float) -> Reached:
+def below_caps(answer: Answer, rng: np.random.Generator, *, share: float) -> ParResult:
     """Check that the exposed time is at most this share of the best cap's, for each of several models."""
     pars, reached = 0.0, 0.0
     for seed, best in _worthwhile(rng):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpbook.book.ch09 import KINDS, Log, LoggedStep, draw, like_the_next
 from dpbook.classroom import (
     Answer,
-    Reached,
+    ParResult,
     call,
     expect,
     expect_at_most,
@@ -84,7 +84,7 @@ def _mean(answer: Answer, rng: np.random.Generator, world: int, size: int) -> tu
     return rows, got
 
 
-def any_world(answer: Answer, rng: np.random.Generator) -> Reached:
+def any_world(answer: Answer, rng: np.random.Generator) -> ParResult:
     for world in WORLDS:
         for size in (3 * world + 2, 1):
             _mean(answer, rng, world, size)

@@ -16,7 +16,7 @@ from dpbook.book.ch14.sharded_state import clips, reshards
 from dpbook.book.ch14.units import Array, Event, HookTrial
 from dpbook.classroom import (
     Answer,
-    Reached,
+    ParResult,
     Wrong,
     call,
     expect,
@@ -315,7 +315,7 @@ def fits(answer: Answer, rng: np.random.Generator) -> None:
         expect_at_most(round(PAR_OF_FINEST * finest, 6), _exposed(answer, seed, limit), "ms exposed", where)
 
 
-def near_the_best(answer: Answer, rng: np.random.Generator) -> Reached:
+def near_the_best(answer: Answer, rng: np.random.Generator) -> ParResult:
     pars, reached = 0.0, 0.0
     for seed, limit, _, best in _models(rng):
         where, exposed = f"sample_layers({LAYERS}, seed={seed}), limit {limit:,}", _exposed(answer, seed, limit)

@@ -12,7 +12,7 @@ from dpbook.book.ch16.first_there import drawn_races, seconds_to_goal
 from dpbook.book.ch16.sending import Drawn, Largest, Multiples
 from dpbook.classroom import (
     Answer,
-    Reached,
+    ParResult,
     Wrong,
     call,
     describe,
@@ -191,7 +191,7 @@ MEASURED, NEAR = 1.05, 1.01
 """Pars, relative to the seconds of the best measured period, and of the best of all periods."""
 
 
-def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[LocalStepsJob], float]) -> Reached:
+def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[LocalStepsJob], float]) -> ParResult:
     pars, reached, jobs = 0.0, 0.0, list(drawn_jobs(rng))
     for job in jobs:
         given = job.measure(rng), job.ranks, job.compute, job.alpha, job.beta, job.nbytes

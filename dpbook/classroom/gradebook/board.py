@@ -10,7 +10,7 @@ from itertools import groupby
 
 from dpbook.classroom.gradebook.words import code
 from dpbook.classroom.marks import Marks
-from dpbook.classroom.tasks.report import Reached, number_in_words
+from dpbook.classroom.tasks.report import ParResult, number_in_words
 from dpbook.collectives import from_json
 from dpbook.core import palette, render_page
 
@@ -19,20 +19,20 @@ PLAYERS = 3
 
 
 @dataclass(frozen=True)
-class Contest:
+class ParResults:
     """A check with a par, and the values of all students who passed it, lowest first. All have the same par."""
 
     task: str
     title: str
     check: str
-    entries: tuple[tuple[str, Reached], ...]
+    entries: tuple[tuple[str, ParResult], ...]
 
     @property
     def par(self) -> str:
         return number_in_words(self.entries[0][1].par)
 
     @property
-    def places(self) -> list[tuple[int, Reached, list[str]]]:
+    def places(self) -> list[tuple[int, ParResult, list[str]]]:
         """Return each value, with its rank on the board and the codes of the students who reached it."""
         found, place = [], 1
         for _, group in groupby(self.entries, key=lambda entry: entry[1].value):
@@ -51,13 +51,13 @@ class Contest:
         return [(_player(text), sorted(who)) for text, who in list(by_schedule.items())[:PLAYERS]]
 
 
-def contests(marks: Marks) -> list[Contest]:
+def contests(marks: Marks) -> list[ParResults]:
     """Return the checks with a par that at least one student passed, in the order of the tasks."""
-    found: dict[tuple[str, str, str], list[tuple[str, Reached]]] = {}
+    found: dict[tuple[str, str, str], list[tuple[str, ParResult]]] = {}
     for name, task, title, check, reached in _reached(marks):
         found.setdefault((task, title, check), []).append((code(name, marks.seed), reached))
     return [
-        Contest(*key, tuple(sorted(entries, key=lambda entry: (entry[1].value, entry[0]))))
+        ParResults(*key, tuple(sorted(entries, key=lambda entry: (entry[1].value, entry[0]))))
         for key, entries in sorted(found.items(), key=lambda item: item[0][0])
     ]
 
@@ -67,7 +67,7 @@ def page(marks: Marks) -> str:
     return render_page("board.html", contests=contests(marks), palette=palette)
 
 
-def _reached(marks: Marks) -> Iterator[tuple[str, str, str, str, Reached]]:
+def _reached(marks: Marks) -> Iterator[tuple[str, str, str, str, ParResult]]:
     """Yield each value that was reached, with the submission, the task, its title and the check."""
     for submission in marks.submissions:
         for task in (task for exercise in submission.exercises for task in exercise.tasks):

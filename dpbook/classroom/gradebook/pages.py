@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpbook.classroom.gradebook.gradebook import CANVAS_NAME, MOODLE_NAME, sort_key
 from dpbook.classroom.gradebook.words import code
-from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_alike
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_similar
 from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
 
@@ -63,7 +63,7 @@ def whole_class(marks: Marks, files: list[str]) -> str:
         rows=rows,
         chapters=chapters,
         remarks=list(_remarks(marks)),
-        alike=find_alike(marks),
+        alike=find_similar(marks),
         tasks=sorted(_tasks(rows), key=lambda each: each.share),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, WrittenQuestion
 from dpbook.core import DpbookError, palette, plural, render_page
 
 COLUMNS = ("question", "code", "points")
@@ -35,7 +35,7 @@ def code(name: str, seed: int) -> str:
 
 def questions(marks: Marks) -> list[Question]:
     """Return the questions with at least one answer."""
-    found: dict[str, list[tuple[InWords, str]]] = {}
+    found: dict[str, list[tuple[WrittenQuestion, str]]] = {}
     for submission, _, words in _all(marks):
         if words.answer:
             found.setdefault(words.id, []).append((words, code(submission.name, marks.seed)))
@@ -98,7 +98,7 @@ def absent(marks: Marks, given: Points) -> int:
     return len(given.keys() - {(words.id, code(submission.name, marks.seed)) for submission, _, words in _all(marks)})
 
 
-def _all(marks: Marks) -> Iterator[tuple[SubmissionMarks, ExerciseMarks, InWords]]:
+def _all(marks: Marks) -> Iterator[tuple[SubmissionMarks, ExerciseMarks, WrittenQuestion]]:
     for submission in marks.submissions:
         for exercise in submission.exercises:
             yield from ((submission, exercise, words) for words in exercise.words)

@@ -11,7 +11,7 @@ from dpbook.classroom.marks.marks import (
     reported,
     table,
 )
-from dpbook.classroom.marks.similarity import find_alike
-from dpbook.classroom.marks.submissions import Handed, find
-from dpbook.classroom.marks.submitted_notebook import InWords, Unreadable, take
+from dpbook.classroom.marks.similarity import find_similar
+from dpbook.classroom.marks.submissions import Submission, find
+from dpbook.classroom.marks.submitted_notebook import Unreadable, WrittenQuestion, read_exercise
 from dpbook.classroom.tasks.notebook_cells import without_regions

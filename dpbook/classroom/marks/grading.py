@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
-from dpbook.classroom.marks.submissions import Handed, updated_name
-from dpbook.classroom.marks.submitted_notebook import Exercise, Unreadable, needs_torch, program, take
+from dpbook.classroom.marks.submissions import Submission, updated_name
+from dpbook.classroom.marks.submitted_notebook import Exercise, Unreadable, needs_torch, program, read_exercise
 from dpbook.classroom.sandbox import containment
 from dpbook.classroom.sandbox.clock import PATIENCE
 from dpbook.classroom.sandbox.containment import GUARDS, MIB, mapped
@@ -43,7 +43,7 @@ ENDED = "the check could not finish on the value that the answer returned"
 
 
 @dataclass(frozen=True)
-class Work:
+class AnsweredTask:
     """A task and the cells that answer it. Identical cells get identical marks, so they are judged once."""
 
     task: str
@@ -56,7 +56,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedAnswer:
     """Report of a judged task. ``late`` is True if the answer exceeded its time limit."""
 
     report: Report
@@ -65,7 +65,9 @@ class Judged:
     late: bool = False
 
 
-def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
+def judged(
+    work: Sequence[AnsweredTask], servers: Servers, seed: int, jobs: int
+) -> Iterator[tuple[AnsweredTask, JudgedAnswer]]:
     """Yield each task with its result, in any order. If a judge is killed, no other task is affected."""
     left = dict.fromkeys(work)
     for one, result in _in_pool(work, servers, seed, jobs):
@@ -75,7 +77,9 @@ def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iter
         yield one, next((result for _, result in _in_pool([one], servers, seed, 1)), not_judged(one))
 
 
-def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
+def _in_pool(
+    work: Sequence[AnsweredTask], servers: Servers, seed: int, jobs: int
+) -> Iterator[tuple[AnsweredTask, JudgedAnswer]]:
     """Judge as `judged` does, until a judge is killed."""
     fork = multiprocessing.get_context("fork")
     others = multiprocessing.active_children()
@@ -124,7 +128,7 @@ class _Late(BaseException):
     """A check took too long on the values that the answer returned."""
 
 
-def _judge(one: Work) -> Judged:
+def _judge(one: AnsweredTask) -> JudgedAnswer:
     servers, seed = _given
     asked = task(one.task)
     answer = RemoteAnswer(
@@ -138,7 +142,7 @@ def _judge(one: Work) -> Judged:
     most = 60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)
     signal.setitimer(signal.ITIMER_REAL, HURRIED * most if one.hurried else most, ALARM_AGAIN)
     try:
-        return Judged(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
+        return JudgedAnswer(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
     except _Late:
         return replace(not_judged(one), late=True)
     except DpbookError:
@@ -148,17 +152,17 @@ def _judge(one: Work) -> Judged:
         answer.close()
 
 
-def not_judged(one: Work, why: str = ENDED) -> Judged:
+def not_judged(one: AnsweredTask, why: str = ENDED) -> JudgedAnswer:
     asked = next(each for each in list_tasks(int(one.task[:2])) if each.id == one.task)
     cases = [Case(c.name, c.points, False, "a value that the check can judge", why) for c in asked.checks]
-    return Judged(Report(asked.id, asked.title, tuple(cases)))
+    return JudgedAnswer(Report(asked.id, asked.title, tuple(cases)))
 
 
 PATIENT = 3
 """Number of answers of a submission that may fail with the full time limit before the rest is not tried again."""
 
 
-def again(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[Work]:
+def again(answers: Iterable[AnsweredTask], results: Mapping[AnsweredTask, JudgedAnswer]) -> list[AnsweredTask]:
     """Return those of a submission's ``answers`` to judge with all their time: the late ones, up to where `PATIENT`
     of them are known not to have ended, or may come not to."""
     chosen, lost = [], 0
@@ -169,7 +173,7 @@ def again(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[Work]
     return chosen
 
 
-def remarks(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[str]:
+def remarks(answers: Iterable[AnsweredTask], results: Mapping[AnsweredTask, JudgedAnswer]) -> list[str]:
     """Return remarks for a submission on the answers that were not tried again."""
     late = sum(results[one].late for one in dict.fromkeys(answers))
     left = late - len(again(answers, results))
@@ -181,28 +185,30 @@ def remarks(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[str
     ]
 
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Callback that gets the number of graded tasks and the number of all tasks."""
 
 Place = tuple[int, int]
 """Numbers of a notebook in a submission, and of a task in this."""
 
 
-def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda finished, of: None) -> Marks:
-    """Return the marks of all submissions, in the order of ``handed``; no submission's marks depend on another's.
+def grade(
+    submissions: Sequence[Submission], seed: int, *, jobs: int = 1, on_progress: OnProgress = lambda finished, of: None
+) -> Marks:
+    """Return the marks of all submissions, in the order of ``submissions``; no submission's marks depend on another's.
 
     Args:
-        handed: the submissions.
+        submissions: the submissions.
         seed: of the instances on which answers are tried.
         jobs: number of judges that run in parallel.
-        tell: called with the number of tasks graded so far and the number of all tasks.
+        on_progress: called with the number of tasks graded so far and the number of all tasks.
 
     Raises `DpbookError` on a system that is not Linux.
     """
     if sys.platform != "linux":
         raise DpbookError("grading runs only on Linux, where answers can be sandboxed: use a Linux container")
-    taken = [[_take(path) for path in each.notebooks] for each in handed]
-    answers = [_work(each) for each in taken]
+    exercises = [[_read(path) for path in each.notebooks] for each in submissions]
+    answers = [_work(each) for each in exercises]
     every = list(dict.fromkeys(one for each in answers for one in each.values()))
     absent = {name: what for name in {one.task for one in every} if (what := _absent(name))}
     results = {one: not_judged(one, absent[one.task]) for one in every if one.task in absent}
@@ -212,11 +218,11 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
             of = len(results) + len(waiting)
             for one, result in judged(waiting, servers, seed, jobs):
                 results[one] = result
-                tell(len(results), of)
+                on_progress(len(results), of)
             every = list(dict.fromkeys(one for each in answers for one in again(each.values(), results)))
         servers.check()
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in results.values())]
-    marks = [_submission(*each, results) for each in zip(handed, taken, answers, strict=True)]
+    marks = [_submission(*each, results) for each in zip(submissions, exercises, answers, strict=True)]
     return Marks(tuple(marks), seed, tuple(missing), current_course())
 
 
@@ -229,43 +235,46 @@ def _absent(name: str) -> str:
     return ""
 
 
-def _take(path: Path) -> Exercise | str:
+def _read(path: Path) -> Exercise | str:
     try:
-        return take(path)
+        return read_exercise(path)
     except Unreadable as error:
         return str(error)
 
 
-def _work(exercises: Sequence[Exercise | str]) -> dict[Place, Work]:
+def _work(exercises: Sequence[Exercise | str]) -> dict[Place, AnsweredTask]:
     return {
-        (e, t): Work(taken.task.id, tuple(program(taken.task, exercise.answers)))
+        (e, t): AnsweredTask(source.task.id, tuple(program(source.task, exercise.answers)))
         for e, exercise in enumerate(exercises)
         if not isinstance(exercise, str)
-        for t, taken in enumerate(exercise.answers)
-        if taken.text is not None
+        for t, source in enumerate(exercise.answers)
+        if source.text is not None
     }
 
 
 def _submission(
-    handed: Handed, exercises: Sequence[Exercise | str], answers: Mapping[Place, Work], results: Mapping[Work, Judged]
+    submission: Submission,
+    exercises: Sequence[Exercise | str],
+    answers: Mapping[Place, AnsweredTask],
+    results: Mapping[AnsweredTask, JudgedAnswer],
 ) -> SubmissionMarks:
     repeated = {replace(one, hurried=True): one for one in again(answers.values(), results)}
     marked = []
-    for e, (path, exercise) in enumerate(zip(handed.notebooks, exercises, strict=True)):
+    for e, (path, exercise) in enumerate(zip(submission.notebooks, exercises, strict=True)):
         if isinstance(exercise, str):
             marked.append(ExerciseMarks(path.name, None, (), (f"not graded: it {exercise}",)))
             continue
         tasks = []
-        for t, taken in enumerate(exercise.answers):
+        for t, source in enumerate(exercise.answers):
             one = answers.get((e, t))
             result = results[repeated.get(one, one)] if one else None
             report, together = (result.report, result.together) if result else (None, False)
-            of, text = taken.task, taken.text or ""
-            tasks.append(TaskMarks(of.id, of.title, of.points, report, taken.remarks, together, text))
+            of, text = source.task, source.text or ""
+            tasks.append(TaskMarks(of.id, of.title, of.points, report, source.remarks, together, text))
         marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
         marked.append(marks)
-    all_remarks = (*handed.remarks, *remarks(answers.values(), results))
-    return _once(SubmissionMarks(handed.name, tuple(marked), all_remarks))
+    all_remarks = (*submission.remarks, *remarks(answers.values(), results))
+    return _once(SubmissionMarks(submission.name, tuple(marked), all_remarks))
 
 
 def _once(submission: SubmissionMarks) -> SubmissionMarks:

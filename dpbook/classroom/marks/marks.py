@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from dpbook.classroom.marks.submitted_notebook import Exercise, InWords
+from dpbook.classroom.marks.submitted_notebook import Exercise, WrittenQuestion
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, mark, source, without_regions
 from dpbook.classroom.tasks.report import Report, one_line
@@ -61,7 +61,7 @@ class ExerciseMarks:
     chapter: int | None
     tasks: tuple[TaskMarks, ...]
     remarks: tuple[str, ...] = ()
-    words: tuple[InWords, ...] = ()
+    words: tuple[WrittenQuestion, ...] = ()
 
     @property
     def points(self) -> int:
@@ -226,7 +226,7 @@ def exercise_named(name: str) -> int | None:
 
 def answered(released: Notebook, exercise: Exercise | None) -> Notebook:
     """Return the released notebook, without outputs, with the answers of an exercise; None where none could be read."""
-    code = {taken.task.answer_cell: taken.text or "" for taken in exercise.answers} if exercise else {}
+    code = {source.task.answer_cell: source.text or "" for source in exercise.answers} if exercise else {}
     words = {each.id: each.answer for each in exercise.words} if exercise else {}
     return {**released, "cells": [_answered(cell, {**code, **words}) for cell in released["cells"]]}
 

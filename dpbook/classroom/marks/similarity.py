@@ -24,7 +24,7 @@ Run = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Alike:
+class SimilarAnswers:
     """Submissions whose answers to a task are identical except for names and comments, or nearly so."""
 
     task: str
@@ -37,17 +37,17 @@ class Alike:
         return f"{kind}: {', '.join(self.names)}"
 
 
-def find_alike(marks: Marks) -> list[Alike]:
+def find_similar(marks: Marks) -> list[SimilarAnswers]:
     """Return the similar answers of all submissions, task by task. Missing answers are not compared."""
     texts: dict[str, dict[str, str]] = {}
     for submission in marks.submissions:
         for task in (task for exercise in submission.exercises for task in exercise.tasks):
             if task.report and task.report.answered:
                 texts.setdefault(task.task, {})[submission.name] = task.text
-    return [each for task in sorted(texts) for each in alike(task, texts[task], given_text(task))]
+    return [each for task in sorted(texts) for each in similar(task, texts[task], given_text(task))]
 
 
-def alike(task: str, texts: Mapping[str, str], given: str = "") -> list[Alike]:
+def similar(task: str, texts: Mapping[str, str], given: str = "") -> list[SimilarAnswers]:
     """Return the groups of similar answers to a task, the identical ones first.
 
     ``texts`` has the answer of each submission by its name, and ``given`` is what all were given: what it has does not
@@ -60,8 +60,8 @@ def alike(task: str, texts: Mapping[str, str], given: str = "") -> list[Alike]:
     identical = [tuple(groups[found]) for found in runs if len(groups[found]) > 1]
     near = [tuple(groups[each][0] for each in group) for group in _near(runs)]
     return [
-        *(Alike(task, names, True, _own_lines([texts[names[0]]], given)) for names in identical),
-        *(Alike(task, names, False, _own_lines([texts[name] for name in names[:2]], given)) for names in near),
+        *(SimilarAnswers(task, names, True, _own_lines([texts[names[0]]], given)) for names in identical),
+        *(SimilarAnswers(task, names, False, _own_lines([texts[name] for name in names[:2]], given)) for names in near),
     ]
 
 

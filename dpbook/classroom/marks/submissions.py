@@ -18,7 +18,7 @@ _UPDATE = re.compile(r"(?P<stem>.+)\.new\d*(?P<suffix>\.ipynb)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Handed:
+class Submission:
     """A submission: a name, its notebooks, and remarks on other files."""
 
     name: str
@@ -26,14 +26,14 @@ class Handed:
     remarks: tuple[str, ...] = ()
 
 
-def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
+def find(paths: Iterable[Path], *, whole: bool = False) -> list[Submission]:
     """Return the submissions at these paths, each once. Raises `DpbookError` for a path that does not exist.
 
     A notebook is one. A folder is one as well, unless it has folders with notebooks, or several notebooks of the same
     exercise: then it is a class, and each of these is one. An update that the book has laid beside a notebook belongs
     to the submission of that notebook. With ``whole`` every folder is one.
     """
-    found: list[Handed] = []
+    found: list[Submission] = []
     for path in paths:
         if not path.exists() and not path.is_symlink():
             raise DpbookError(f"{path}: no such file or folder")
@@ -45,7 +45,7 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
     return list(once.values())
 
 
-def _class(folder: Path) -> Iterator[Handed]:
+def _class(folder: Path) -> Iterator[Submission]:
     inside = sorted(folder.iterdir())
     folders = [each for each in inside if _is_folder(each)]
     files = [each for each in inside if each not in folders and not _is_hidden(each)]
@@ -60,12 +60,12 @@ def _class(folder: Path) -> Iterator[Handed]:
         yield _of_folder(folder)
 
 
-def _of_folder(folder: Path) -> Handed:
+def _of_folder(folder: Path) -> Submission:
     name = folder.resolve().name
     try:
         everything = sorted(_files(folder))
     except OSError as error:
-        return Handed(name, (), (f"cannot read its folder: {error.strerror}",))
+        return Submission(name, (), (f"cannot read its folder: {error.strerror}",))
     notebooks = [each for each in everything if _is_notebook(each)]
     others = [each.relative_to(folder) for each in everything if not _is_notebook(each)]
     remarks = [f"{each} is not a notebook and was ignored{': unpack it' * is_archive(each)}" for each in others]
@@ -73,11 +73,11 @@ def _of_folder(folder: Path) -> Handed:
         remarks.append("it contains no notebook")
     if len(notebooks) > MAX_FILES:
         remarks.append(f"only the first {MAX_FILES} of {len(notebooks):,} notebooks were graded")
-    return Handed(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
+    return Submission(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
 
 
-def _single(path: Path, updates: Iterable[Path] = ()) -> Handed:
-    return Handed(path.stem, (path, *updates))
+def _single(path: Path, updates: Iterable[Path] = ()) -> Submission:
+    return Submission(path.stem, (path, *updates))
 
 
 def updated_name(name: str) -> str | None:

@@ -129,7 +129,7 @@ Rubric = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
-class InWords:
+class WrittenQuestion:
     """A question for an argument in words, whose ``possible`` points a person gives, as its ``rubric`` says.
 
     ``text`` is the question in Markdown; ``answer`` is empty where there is none; ``given`` are the points that it has
@@ -145,7 +145,7 @@ class InWords:
     text: str = ""
 
 
-def in_words(chapter: int, cells: list[Cell]) -> tuple[InWords, ...]:
+def in_words(chapter: int, cells: list[Cell]) -> tuple[WrittenQuestion, ...]:
     """Return the chapter's questions in words, with what the ``cells`` of a handed in notebook answer."""
     written = {cell.grade_id: cell.source for cell in cells}
     return tuple(replace(each, answer=_answer_in_words(written.get(each.id, ""))) for each in _asked(chapter))
@@ -157,20 +157,20 @@ def _answer_in_words(text: str) -> str:
 
 
 @cache
-def _asked(chapter: int) -> tuple[InWords, ...]:
+def _asked(chapter: int) -> tuple[WrittenQuestion, ...]:
     """Return the chapter's questions without an answer; none where there is no exercise."""
     folder = checkout.solutions() if checkout.is_checkout() else checkout.book() / "exercises"
     path = next(iter(sorted(folder.glob(f"{chapter:02}_*.ipynb"))), None)
     return tuple(_questions(path)) if path else ()
 
 
-def _questions(path: Path) -> Iterator[InWords]:
+def _questions(path: Path) -> Iterator[WrittenQuestion]:
     title = text = ""
     for cell in text_cells(path):
         if cell.grade_id.startswith("words-"):
             points = int(cell.points)
             rubric = _rubric(cell.source) or ((points, f"see the rubric in {checkout.repository()}"),)
-            yield InWords(cell.grade_id, title, points, "", rubric, text=text)
+            yield WrittenQuestion(cell.grade_id, title, points, "", rubric, text=text)
         elif cell.source.startswith("## "):
             heading, _, text = cell.source.partition("\n")
             title, text = heading.removeprefix("## ").partition(" (")[0], text.strip()
@@ -190,7 +190,7 @@ _NAME = re.compile(r"^([0-9]{2})_")
 
 
 @dataclass(frozen=True)
-class Taken:
+class AnswerSource:
     """Source of a task's answer (None if it is missing), with remarks on it."""
 
     task: Task
@@ -200,16 +200,16 @@ class Taken:
 
 @dataclass(frozen=True)
 class Exercise:
-    """Answers taken from a notebook, and remarks on all of it."""
+    """Answers read from a notebook, and remarks on all of it."""
 
     chapter: int
-    answers: tuple[Taken, ...]
+    answers: tuple[AnswerSource, ...]
     remarks: tuple[str, ...]
-    words: tuple[InWords, ...]
+    words: tuple[WrittenQuestion, ...]
     """Questions that a person marks."""
 
 
-def take(path: Path) -> Exercise:
+def read_exercise(path: Path) -> Exercise:
     """Return the answers in the notebook at ``path``. Raises `Unreadable`, also if it is no exercise of the book."""
     cells = code_cells(path)
     chapter = _chapter(cells, path.name)
@@ -244,7 +244,7 @@ def _chapter(cells: Sequence[Cell], name: str) -> int | None:
     return next((int(found.most_common(1)[0][0]) for found in (ids, texts, named) if found), None)
 
 
-def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
+def _answer(task: Task, cells: Sequence[Cell]) -> AnswerSource:
     own_id = f"answer-{task.id.partition('.')[2]}"
     held = [c for c in cells if c.grade_id == task.answer_cell or (c.id == own_id and not _of_another(c, task))]
     defining = [c for c in cells if task.answer in _defined(c.source) and SETUP not in c.tags]
@@ -261,11 +261,11 @@ def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
     chosen = (right or held)[-1:]
     if not chosen:
         remarks.append(f"the cell {task.answer_cell} is missing, and no other cell defines {task.answer}")
-        return Taken(task, None, tuple(remarks))
+        return AnswerSource(task, None, tuple(remarks))
     text = chosen[0].source
     if not text.strip():
-        return Taken(task, None, (*remarks, f"the cell {task.answer_cell} is empty"))
-    return Taken(task, text, (*remarks, *_lost(task, text, cells), *_not_own(task, text)))
+        return AnswerSource(task, None, (*remarks, f"the cell {task.answer_cell} is empty"))
+    return AnswerSource(task, text, (*remarks, *_lost(task, text, cells), *_not_own(task, text)))
 
 
 def _not_own(task: Task, text: str) -> Iterator[str]:
@@ -302,9 +302,9 @@ def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
             yield f"{task.id} is worth {task.points} points in this edition, and {cell.points} in this notebook"
 
 
-def program(task: Task, answers: Sequence[Taken]) -> list[tuple[str, str]]:
+def program(task: Task, answers: Sequence[AnswerSource]) -> list[tuple[str, str]]:
     """Name and text of the cells to run for a task: setup, what the answer uses of the others, and the answer."""
-    texts = {taken.task.answer_cell: taken.text or "" for taken in answers}
+    texts = {source.task.answer_cell: source.text or "" for source in answers}
     others = [(cell, texts.get(cell.grade_id, cell.source)) for cell in _reference(task.chapter)]
     own = texts[task.answer_cell]
     chosen, needed = {task.answer_cell}, _used(own)

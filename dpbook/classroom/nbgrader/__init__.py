@@ -21,14 +21,14 @@ configure(c, seed={seed}, course={course})
 
 
 @dataclass(frozen=True)
-class Laid:
+class CourseFiles:
     """Files of a course: those that are new, and those that were there and differ from what would be written now."""
 
     written: tuple[Path, ...]
     unchanged: tuple[Path, ...]
 
 
-def lay_out(folder: Path, seed: int, course: int | None) -> Laid:
+def write_course_files(folder: Path, seed: int, course: int | None) -> CourseFiles:
     """Write what a course's ``folder`` lacks; nothing that is there is replaced.
 
     Marks are drawn from ``seed``; with ``course`` the exercises have the numbers of this course. Raises `DpbookError`
@@ -43,7 +43,7 @@ def lay_out(folder: Path, seed: int, course: int | None) -> Laid:
     for path in wanted.keys() - there:
         write_atomically(path, wanted[path])
     changed = {path for path in there if path.name != CONFIG and path.read_bytes() != wanted[path]}
-    return Laid(tuple(sorted(wanted.keys() - there)), tuple(sorted(changed)))
+    return CourseFiles(tuple(sorted(wanted.keys() - there)), tuple(sorted(changed)))
 
 
 def _sources(course: int | None) -> Iterator[tuple[str, bytes]]:

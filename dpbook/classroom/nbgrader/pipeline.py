@@ -21,7 +21,16 @@ from nbgrader.utils import is_solution
 from traitlets import Integer
 
 from dpbook.classroom import begin_course
-from dpbook.classroom.marks import Handed, Unreadable, answered, exercise_named, grade, reported, take, without_regions
+from dpbook.classroom.marks import (
+    Submission,
+    Unreadable,
+    answered,
+    exercise_named,
+    grade,
+    read_exercise,
+    reported,
+    without_regions,
+)
 
 TIMEOUTS = {"timeout": 600, "startup_timeout": 120, "iopub_timeout": 60, "interrupt_on_timeout": True}
 """Seconds, for notebooks that nbgrader itself runs: ``nbgrader validate`` and assignments that are not the book's."""
@@ -75,7 +84,7 @@ class Answers(NbGraderPreprocessor):  # type: ignore[misc]
             return nb, resources
         released = nbformat.read(_path(self, resources, "release"), as_version=4)
         try:
-            exercise = take(_path(self, resources, "submitted"))
+            exercise = read_exercise(_path(self, resources, "submitted"))
         except Unreadable:
             exercise = None  # what it is, the marks will tell
         return nbformat.from_dict(answered(released, exercise)), resources
@@ -101,7 +110,7 @@ class BookMarks(NbGraderPreprocessor):  # type: ignore[misc]
         chapter = exercise_named(_name(resources))
         if chapter is None:
             return nb, resources
-        handed = Handed(resources["nbgrader"]["student"], (_path(self, resources, "submitted"),))
+        handed = Submission(resources["nbgrader"]["student"], (_path(self, resources, "submitted"),))
         begin_course(self.course)
         marks = grade([handed], self.seed, jobs=os.cpu_count() or 1)
         for guard in marks.not_contained:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpbook.classroom.sandbox.encoding import Ended, Frames, SharedArrays, named_value, write
-from dpbook.classroom.tasks.answer import Printed, blame, causes, is_stub, kind_of, last_line
+from dpbook.classroom.tasks.answer import LimitedOutput, blame, causes, is_stub, kind_of, last_line
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
 from dpbook.classroom.tasks.report import Report
 from dpbook.classroom.tasks.write_your_own import refuse
@@ -29,7 +29,7 @@ from dpbook.collectives.programs import line_of_caller
 
 def serve(sock: socket.socket, guards: dict[str, bool]) -> None:
     """Serve requests until the other end closes the socket."""
-    printed = Printed()
+    printed = LimitedOutput()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(Ended):
         side = _Side(Frames(sock), printed)
         sock.send(json.dumps(guards).encode())
@@ -38,7 +38,7 @@ def serve(sock: socket.socket, guards: dict[str, bool]) -> None:
 
 
 class _Side:
-    def __init__(self, frames: Frames, printed: Printed) -> None:
+    def __init__(self, frames: Frames, printed: LimitedOutput) -> None:
         self._frames, self._printed, self._reported = frames, printed, 0
         self._names: dict[str, Any] = {}
         self._answer: Any = None

@@ -24,11 +24,11 @@ LOOK_AROUND = 0.25
 """Seconds between checks of all started processes and their memory."""
 
 
-class TimeUp(Exception):
+class TimeLimitExceeded(Exception):
     """A call exceeded its time limit."""
 
 
-class TooMuch(Exception):
+class MemoryLimitExceeded(Exception):
     """The processes of an answer exceed their memory limit."""
 
 
@@ -82,7 +82,7 @@ class Clock(Limit):
         self.known, self.keepers = [], []
 
     def look(self) -> None:
-        """Raise `TimeUp` or `TooMuch` where the call has exceeded a limit."""
+        """Raise `TimeLimitExceeded` or `MemoryLimitExceeded` where the call has exceeded a limit."""
         now = time.monotonic()
         if now >= self._next_look and self.stop is None:
             self._next_look = now + LOOK
@@ -93,15 +93,16 @@ class Clock(Limit):
     def _exceeded(self, now: float) -> Exception | None:
         computed = self._computed() if now > self._begun + self._allowed else []
         if now > self._until or max(computed, default=0.0) > self._allowed or sum(computed) > self._left_now:
-            return TimeUp()
+            return TimeLimitExceeded()
         if now <= self._looked_around + LOOK_AROUND:
             return None
         self._looked_around = now
         found = [held_and_computed(keeper, self.known) for keeper in self.keepers]
         held, others = (sum(numbers) for numbers in zip((0, 0.0), *found, strict=True))
         if held > HELD:
-            return TooMuch("more memory than the limit for an answer")
-        return TimeUp() if others > self._allowed else None  # processes that the answer has started take the time
+            return MemoryLimitExceeded("more memory than the limit for an answer")
+        # Processes that the answer has started take its time.
+        return TimeLimitExceeded() if others > self._allowed else None
 
     def _computed(self) -> list[float]:
         """Return the CPU seconds in this call, of each process."""

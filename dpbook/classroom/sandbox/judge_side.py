@@ -85,7 +85,7 @@ class Failed(Exception):
         self.stub, self.line = report["stub"] is True, one_line(str(report["line"]))
 
 
-class Gone(Exception):
+class ProcessEnded(Exception):
     """The process has ended, or has sent an invalid message."""
 
 
@@ -114,7 +114,7 @@ class Worker:
         self._frames.close()
 
     def request(self, kind: str, *given: Any) -> Any:
-        """Send a request to the process. Raises `Gone`, `Failed`, `Wrong`, and the errors of our calls."""
+        """Send a request to the process. Raises `ProcessEnded`, `Failed`, `Wrong`, and the errors of our calls."""
         reply = self._guarded(self._exchange, (kind, *given))
         for _ in range(MAX_ASKED):
             if "ask" not in reply:
@@ -137,13 +137,13 @@ class Worker:
             return work(*given)
         except Ended:
             self.broken = True
-            raise Gone("its process ended before it returned one") from None
+            raise ProcessEnded("its process ended before it returned one") from None
         except BadFrame as error:
             self.broken = True
-            raise Gone(str(error)) from None
+            raise ProcessEnded(str(error)) from None
         except NO_VALUE:
             self.broken = True
-            raise Gone("its process sent a message that does not encode a value") from None
+            raise ProcessEnded("its process sent a message that does not encode a value") from None
 
     def _served(self, reply: dict[str, Any]) -> tuple[str, Any]:
         """Make a call that the answer asks for, and return the reply to it."""

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpbook.classroom.sandbox.clock import HURRIED_PATIENCE, PATIENCE, Clock, TimeUp, TooMuch
-from dpbook.classroom.sandbox.judge_side import Failed, Gone, RemoteGenerator, Worker
-from dpbook.classroom.sandbox.servers import Keeper, Kind, Servers
+from dpbook.classroom.sandbox.clock import HURRIED_PATIENCE, PATIENCE, Clock, MemoryLimitExceeded, TimeLimitExceeded
+from dpbook.classroom.sandbox.judge_side import Failed, ProcessEnded, RemoteGenerator, Worker
+from dpbook.classroom.sandbox.servers import AnswerNamespace, Kind, Servers
 from dpbook.classroom.tasks.answer import (
     MAX_PRINTED,
     NOT_PLAIN,
@@ -64,7 +64,7 @@ class RemoteAnswer(Answer):
         self.late = False
         self.guards: dict[str, bool] = {}
         self.beside = False
-        self._keepers: dict[Kind, Keeper] = {}
+        self._keepers: dict[Kind, AnswerNamespace] = {}
         self._other: Worker | None = None
         self._free: list[Worker] = []
         self._all: list[Worker] = []
@@ -165,7 +165,7 @@ class RemoteAnswer(Answer):
         kind = kind or (Kind.TORCH if self._torch else Kind.NUMPY)
         with self._lock:
             if self._ended:
-                raise Gone("the check has already ended")
+                raise ProcessEnded("the check has already ended")
             if kind not in self._keepers:
                 self._keepers[kind] = self._servers.keeper(kind)
                 self._clock.keepers.append(self._keepers[kind].process)
@@ -211,11 +211,11 @@ class RemoteAnswer(Answer):
         cause_of_end = self._clock.stop or error
         for each in causes(cause_of_end):
             match each:
-                case TimeUp():
+                case TimeLimitExceeded():
                     self.late = True
                     message = f"none after {self._clock.spent}: a loop that does not end?"
                     return Wrong("an answer in time", message, cause="a call that does not end")
-                case TooMuch() | Gone():
+                case MemoryLimitExceeded() | ProcessEnded():
                     return Wrong("a result", str(each), cause=str(each))
                 case Failed() if each.stub:
                     return NotAnswered()

@@ -53,7 +53,7 @@ PATIENCE = 10.0
 """Seconds that killed processes may take to end."""
 
 
-class Keeper:
+class AnswerNamespace:
     """The namespace of one answer, and a folder for its processes. Closing it ends them."""
 
     def __init__(self, sock: socket.socket, folder: Path) -> None:
@@ -122,7 +122,7 @@ class Servers:
                 "the server that runs the answers ended during grading (its error is above): no marks were written"
             )
 
-    def keeper(self, kind: Kind = Kind.NUMPY) -> Keeper:
+    def keeper(self, kind: Kind = Kind.NUMPY) -> AnswerNamespace:
         """Return a new keeper. Raises `DpbookError` where its server has ended."""
         number = next(self._numbers)
         folder = Path(self._folder.name) / f"{os.getpid()}-{number}"
@@ -137,7 +137,7 @@ class Servers:
                 socket.send_fds(self._started[kind][0], [asked], [theirs.fileno()])
             except OSError:
                 raise DpbookError("the server of answers has ended") from None
-        return Keeper(ours, folder)
+        return AnswerNamespace(ours, folder)
 
 
 def _start(modules: tuple[str, ...], memory: int, hashes: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:

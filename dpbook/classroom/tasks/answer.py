@@ -48,14 +48,14 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
 """A frame as `faulthandler` writes it."""
 
 
-class Blame(NamedTuple):
+class BlamedError(NamedTuple):
     """An error in words, and its cause: a text that is the same whenever the same line raises the same error."""
 
     message: str
     cause: str
 
 
-def blame(error: BaseException) -> Blame:
+def blame(error: BaseException) -> BlamedError:
     """Return an error in one line: its type and message, and the last line of the learner's own code on its way.
 
     A deadlock has a line for each rank. Runs the error's own ``__str__``, so call this within a limit.
@@ -66,7 +66,7 @@ def blame(error: BaseException) -> Blame:
     place = next(filter(None, map(last_line, causes(error))), "")
     quoted = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself
     same = "" if isinstance(error, Deadlock) else place or message  # each rank of a deadlock stands on its own line
-    return Blame(f"{summary} ({place})" if place and not quoted else summary, f"{type(error).__name__}: {same}")
+    return BlamedError(f"{summary} ({place})" if place and not quoted else summary, f"{type(error).__name__}: {same}")
 
 
 def running_loop(stacks: str) -> str:
@@ -310,7 +310,7 @@ class LocalAnswer(Answer):
     """
 
     def __init__(self, answered: Any, limit: Limit | None = None, output: int | None = None) -> None:
-        self._answered, self._output = answered, Printed(output)
+        self._answered, self._output = answered, LimitedOutput(output)
         self._interruptible = output is None
         super().__init__(limit or Limit(), self._output)
 
@@ -344,17 +344,17 @@ class LocalAnswer(Answer):
             summary, cause = self._blame(error)
             raise Wrong("a result, no error", summary, cause=cause) from None
 
-    def _blame(self, error: BaseException) -> Blame:
+    def _blame(self, error: BaseException) -> BlamedError:
         try:
             with self._limit.call(CALL_SECONDS):
                 return blame(error)
         except KeyboardInterrupt:
             raise
         except BaseException:  # the error cannot even be printed
-            return Blame("an error that cannot be printed", "an error that cannot be printed")
+            return BlamedError("an error that cannot be printed", "an error that cannot be printed")
 
 
-class Printed(io.TextIOBase):
+class LimitedOutput(io.TextIOBase):
     """A stream that keeps the beginning of what is written to it, and counts the rest.
 
     The beginning also goes at once to the file with the descriptor ``output``, if there is one.

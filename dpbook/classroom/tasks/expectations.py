@@ -15,7 +15,7 @@ import numpy as np
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.load_tasks import PLACE
 from dpbook.classroom.tasks.plain_data import difference
-from dpbook.classroom.tasks.report import Reached, describe_kind
+from dpbook.classroom.tasks.report import ParResult, describe_kind
 from dpbook.collectives import Placement, Schedule, complete_everywhere, find_fault, partial
 from dpbook.collectives.schedule import describe
 from dpbook.core import ScheduleError, check_int
@@ -148,13 +148,13 @@ def expect_close(
         raise Wrong(found.expected + within, found.got, _join(where, found.where), why=why)
 
 
-def expect_at_most(par: float, got: float, unit: str, where: str = "") -> Reached:
+def expect_at_most(par: float, got: float, unit: str, where: str = "") -> ParResult:
     """Expect ``got`` to be at most ``par``. Return what the report says: ``"6 rounds, at par"``.
 
     The plural's letters stand in brackets: ``"round(s)"``, ``"byte(s) per rank"``.
     """
-    reached = Reached(got, par, unit)
-    expect(got <= par, f"at most {Reached(par, par, unit).counted}", reached.counted, where)
+    reached = ParResult(got, par, unit)
+    expect(got <= par, f"at most {ParResult(par, par, unit).counted}", reached.counted, where)
     return reached
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, NotAnswered, Wrong
 from dpbook.classroom.tasks.load_tasks import Check, Task
-from dpbook.classroom.tasks.report import Case, Reached, Report, as_lines, clean, one_line
+from dpbook.classroom.tasks.report import Case, ParResult, Report, as_lines, clean, one_line
 from dpbook.core import check_int
 
 NO_RETURN = "your function returned None: is a return missing?"
@@ -66,7 +66,7 @@ def _judge(one: Check, task: Task, answer: Answer, rng: np.random.Generator) -> 
         return _failed(
             one, task, answer, Wrong("a value of the type and shape that the task describes", message, cause=message)
         )
-    return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, Reached) else None)
+    return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, ParResult) else None)
 
 
 def _failed(one: Check, task: Task, answer: Answer, wrong: Wrong) -> Case:

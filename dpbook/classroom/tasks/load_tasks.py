@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from dpbook.classroom.tasks.answer import Answer
-from dpbook.classroom.tasks.report import Reached, marked
+from dpbook.classroom.tasks.report import ParResult, marked
 from dpbook.core import InvalidArgument, check_int, check_type, plural
 
-Run = Callable[[Answer, np.random.Generator], str | Reached | None]
+Run = Callable[[Answer, np.random.Generator], str | ParResult | None]
 ID = re.compile(r"[0-9]{2}\.[1-9][0-9]*")
 
 
@@ -121,7 +121,7 @@ def task(id: str) -> Task:
         _load(int(id[:2]))
         if id in _registered:
             for check in _registered[id].checks:
-                if isinstance(check.run, Late):
+                if isinstance(check.run, LazyCheck):
                     check.run.function()  # a name that is none must not look like a fault of the answer
             return _registered[id]
     known = ", ".join(found.id for found in list_tasks())
@@ -171,11 +171,11 @@ def _task(table: Table, file: str, package: str) -> Task:
 def _check(table: Table, place: str, package: str) -> Check:
     place = f"{place}: check {table.get('name')!r}"
     with _at(place):
-        return Check(**{**table, "run": Late(f"{package}.judge", table["run"], place)})
+        return Check(**{**table, "run": LazyCheck(f"{package}.judge", table["run"], place)})
 
 
 @dataclass(frozen=True)
-class Late:
+class LazyCheck:
     """A check's function, given by name: its module is imported when the function is first called."""
 
     module: str
@@ -189,7 +189,7 @@ class Late:
             raise InvalidArgument(f"{self.place}: run", self.name, f"the name of a function in {self.module}")
         return found
 
-    def __call__(self, answer: Answer, rng: np.random.Generator) -> str | Reached | None:
+    def __call__(self, answer: Answer, rng: np.random.Generator) -> str | ParResult | None:
         return self.function()(answer, rng)
 
 

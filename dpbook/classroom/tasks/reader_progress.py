@@ -23,7 +23,7 @@ BAR = 20
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ChapterTasks:
     """The tasks of one chapter; an optional chapter has none.
 
     ``label`` is that of the chapter, such as "05" or "12b". ``title`` and links, which are relative to their folder,
@@ -80,13 +80,13 @@ class Progress:
     best: Mapping[str, int]
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[ChapterTasks, ...]:
         """The chapters that have tasks, and the optional ones, in order."""
         chapters = _chapters()
         optional = {label for label, chapter in chapters.items() if chapter.is_optional}
         grouped = {f"{n:02}": list(tasks) for n, tasks in groupby(self.tasks, lambda task: task.chapter)}
         return tuple(
-            Stretch(label, *_place(chapters.get(label)), *self._results(grouped.get(label, [])))
+            ChapterTasks(label, *_place(chapters.get(label)), *self._results(grouped.get(label, [])))
             for label in sorted({*grouped, *optional})
         )
 

@@ -219,7 +219,7 @@ def marked(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Reached:
+class ParResult:
     """The value that an answer reached in a check that has a par; less is better.
 
     The letters of a plural in ``unit`` stand in brackets: ``"round(s)"``. ``of`` ends the note: ``", on 16 ranks"``.
@@ -237,7 +237,7 @@ class Reached:
         """The value with its unit, such as ``"6 rounds"``."""
         return f"{number_in_words(self.value)} {self.unit.replace('(s)', '' if self.value == 1 else 's')}"
 
-    def with_schedule(self, schedule: Schedule) -> "Reached":
+    def with_schedule(self, schedule: Schedule) -> "ParResult":
         """Return this with the answer's schedule, unless it has chunk bounds of its own, which cannot be stored."""
         try:
             return replace(self, schedule=to_json(schedule.named("schedule")))
@@ -271,7 +271,7 @@ class Case:
     where: str = ""
     why: str = ""
     note: str = ""
-    reached: Reached | None = None
+    reached: ParResult | None = None
     answered: bool = True
     call: str = ""
     cause: str = ""

@@ -7,13 +7,13 @@ from dpbook.app.command_line import main
 from dpbook.classroom.gradebook import board, pages
 from dpbook.classroom.gradebook.words import code
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
-from dpbook.classroom.tasks.report import Case, Reached, Report
+from dpbook.classroom.tasks.report import Case, ParResult, Report
 from dpbook.collectives import EvenSplit, halving_doubling, ring
 from tests.classroom.submissions import hand_in, solutions
 
 
 def handed(name, value, schedule=None, passed=True):
-    reached = Reached(value, 6, "round(s)")
+    reached = ParResult(value, 6, "round(s)")
     reached = reached.with_schedule(schedule) if schedule else reached
     case = Case("few rounds", 2, passed, note=str(reached), reached=reached if passed else None)
     task = TaskMarks("05.3", "A schedule", 2, Report("05.3", "A schedule", (case,)))
@@ -66,7 +66,7 @@ def test_a_schedule_with_bounds_of_its_own_counts_without_a_player():
         pass
 
     odd = replace(ring(4), bounds=OtherSplit(4))
-    assert Reached(1, 1, "round(s)").with_schedule(odd).schedule == ""
+    assert ParResult(1, 1, "round(s)").with_schedule(odd).schedule == ""
 
 
 def test_answers_are_ranked_by_what_the_judge_measured(tmp_path):

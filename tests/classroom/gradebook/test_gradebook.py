@@ -11,8 +11,8 @@ import pytest
 from dpbook.app import command_line
 from dpbook.classroom.gradebook import Roster, pages, read, results, spreadsheet
 from dpbook.classroom.gradebook.gradebook import sort_key
-from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks, TaskMarks
-from dpbook.classroom.marks.submitted_notebook import take
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, WrittenQuestion
+from dpbook.classroom.marks.submitted_notebook import read_exercise
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
@@ -20,7 +20,7 @@ from tests.classroom.submissions import cell, exercise, hand_in
 
 CANVAS = "Student,ID,SIS User ID,SIS Login ID,Section"
 TASKS = ["01.1 First", "01.2 Second", "01 In words: why?"]
-WORDS = InWords("words-01-1", "In words: why?", 2, "I <b>think</b>\nso", ((1, "a cause"), (1, "a test")))
+WORDS = WrittenQuestion("words-01-1", "In words: why?", 2, "I <b>think</b>\nso", ((1, "a cause"), (1, "a test")))
 
 
 def submission(name, first=2, second=0):
@@ -281,7 +281,8 @@ def test_a_rubric_gives_the_points_that_the_learner_is_promised():
             if marked.get("grade_id", "").startswith("words-"):
                 asked[chapter] = (marked["grade_id"], marked["points"])
     found = {
-        chapter: take(next((checkout.root() / "exercises").glob(f"{chapter:02}_*.ipynb"))).words for chapter in asked
+        chapter: read_exercise(next((checkout.root() / "exercises").glob(f"{chapter:02}_*.ipynb"))).words
+        for chapter in asked
     }
     assert len(asked) >= 8
     assert {
@@ -295,7 +296,7 @@ def test_an_answer_in_words_is_shown_with_its_marks(tmp_path):
     def write(nb):
         cell(nb, "words-02-1")["source"] = ["Equal is\n", "not exact."]
 
-    (words,) = take(hand_in(tmp_path / "02.ipynb", 2, {}, change=write)).words
+    (words,) = read_exercise(hand_in(tmp_path / "02.ipynb", 2, {}, change=write)).words
     assert (words.title, words.possible, words.answer) == ("In words: is this run exact?", 3, "Equal is\nnot exact.")
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from dpbook.app import main
 from dpbook.classroom.gradebook import spreadsheet, words
-from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, WrittenQuestion
 from dpbook.core import DpbookError
 
 RUBRIC = ((1, "names the cost"), (2, "compares"))
 
 
 def handed(name, answer, chapter=5):
-    question = InWords(f"words-{chapter:02}-1", "Why a ring?", 3, answer, RUBRIC, text="Two ranks & more.")
+    question = WrittenQuestion(f"words-{chapter:02}-1", "Why a ring?", 3, answer, RUBRIC, text="Two ranks & more.")
     return SubmissionMarks(name, (ExerciseMarks(f"{chapter:02}_x.ipynb", chapter, (), (), (question,)),))
 
 

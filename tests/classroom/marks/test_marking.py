@@ -10,7 +10,7 @@ import pytest
 from dpbook.app import main
 from dpbook.classroom import task
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find, table
-from dpbook.classroom.marks.submitted_notebook import Unreadable, needs_torch, program, take
+from dpbook.classroom.marks.submitted_notebook import Unreadable, needs_torch, program, read_exercise
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
 from tests.cases import each
@@ -90,11 +90,11 @@ def of_another_version(nb):
     ],
 )
 def test_answers_are_found_and_what_is_odd_is_reported(change, texts, messages, tmp_path):
-    taken = take(hand_in(tmp_path / "handed.ipynb", 1, MINE, change=change))
-    assert taken.chapter == 1
-    found = [str(each.text)[: len(text)] for each, text in zip(taken.answers[1:3], texts.split("|"), strict=True)]
+    read = read_exercise(hand_in(tmp_path / "handed.ipynb", 1, MINE, change=change))
+    assert read.chapter == 1
+    found = [str(each.text)[: len(text)] for each, text in zip(read.answers[1:3], texts.split("|"), strict=True)]
     assert found == texts.split("|")
-    remarks = " ".join([*taken.remarks, *(remark for answer in taken.answers for remark in answer.remarks)])
+    remarks = " ".join([*read.remarks, *(remark for answer in read.answers for remark in answer.remarks)])
     assert (messages in remarks) if messages else remarks == ""
 
 
@@ -113,20 +113,20 @@ def test_answers_are_found_and_what_is_odd_is_reported(change, texts, messages, 
 def test_what_is_no_exercise_is_refused_in_words(content, messages, tmp_path):
     (tmp_path / "it.ipynb").write_text(content)
     with pytest.raises(Unreadable, match=messages):
-        take(tmp_path / "it.ipynb")
+        read_exercise(tmp_path / "it.ipynb")
 
 
 def test_a_task_runs_setup_its_answer_and_what_that_uses(tmp_path):
     text = "%time\ndef meters(a, b, c):\n    return step(a, b, c, 0, 0)"
-    cells = program(task("01.3"), take(hand_in(tmp_path / "01.ipynb", 1, MINE | {"3": text})).answers)
+    cells = program(task("01.3"), read_exercise(hand_in(tmp_path / "01.ipynb", 1, MINE | {"3": text})).answers)
     assert {name for name, _ in cells} == {"<setup>", "<answer-01-2>", "<answer-01-3>"}
     assert "#%time" in dict(cells)["<answer-01-3>"]
 
 
 def test_given_cells_come_along_where_an_answer_uses_them(tmp_path):
-    taken = take(hand_in(tmp_path / "15.ipynb", 15, {"3": "def first_difference(ranks):\n    return faulty"}))
-    assert "<given-2>" in [name for name, _ in program(task("15.3"), taken.answers)]
-    assert "<given-2>" not in [name for name, _ in program(task("15.2"), taken.answers)]
+    read = read_exercise(hand_in(tmp_path / "15.ipynb", 15, {"3": "def first_difference(ranks):\n    return faulty"}))
+    assert "<given-2>" in [name for name, _ in program(task("15.3"), read.answers)]
+    assert "<given-2>" not in [name for name, _ in program(task("15.2"), read.answers)]
 
 
 def test_torch_is_loaded_for_those_that_import_it():
@@ -199,7 +199,7 @@ def test_an_archive_is_told_to_be_unpacked(tmp_path):
     (folder,) = find([tmp_path / "anna"])
     assert folder.remarks[0] == "homework.ZIP is not a notebook and was ignored: unpack it"
     with pytest.raises(Unreadable, match="is not a notebook: unpack it"):
-        take(tmp_path / "cora_20_4714_homework.zip")
+        read_exercise(tmp_path / "cora_20_4714_homework.zip")
 
 
 def test_the_class_names_who_handed_in_no_notebook():

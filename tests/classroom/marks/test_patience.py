@@ -10,23 +10,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpbook.classroom.marks.grading import PATIENT, Judged, Work, again, remarks
+from dpbook.classroom.marks.grading import PATIENT, AnsweredTask, JudgedAnswer, again, remarks
 from dpbook.classroom.sandbox import clock
-from dpbook.classroom.sandbox.clock import Clock, TimeUp
+from dpbook.classroom.sandbox.clock import Clock, TimeLimitExceeded
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.report import Report
 from dpbook.core import checkout
 
-ANSWERS = [Work(f"01.{k}", ()) for k in range(1, 21)]
+ANSWERS = [AnsweredTask(f"01.{k}", ()) for k in range(1, 21)]
 
 
 def judged_until_nothing_waits(late, ends_later):
     """Answers judged in all, and what is known at the end."""
-    done = {one: Judged(Report(one.task, "", ()), late=one in late) for one in ANSWERS}
+    done = {one: JudgedAnswer(Report(one.task, "", ()), late=one in late) for one in ANSWERS}
     while waiting := [one for one in again(ANSWERS, done) if one not in done]:
         done |= {
-            one: Judged(Report(one.task, "", ()), late=replace(one, hurried=True) not in ends_later) for one in waiting
+            one: JudgedAnswer(Report(one.task, "", ()), late=replace(one, hurried=True) not in ends_later)
+            for one in waiting
         }
     return done
 
@@ -75,7 +76,7 @@ def test_each_rank_may_compute_as_long_as_a_call_and_all_as_long_as_the_check(co
     watched.begin_call(1.0)
     watched._begun -= 100
     now |= enumerate(computed)
-    with pytest.raises(TimeUp) if late else nullcontext():
+    with pytest.raises(TimeLimitExceeded) if late else nullcontext():
         watched.look()
 
 
@@ -87,13 +88,13 @@ def test_a_call_that_waits_ends_when_its_patience_is_over(monkeypatch):
     now[0] = 2.9
     watched.look()
     now[0] = 3.1
-    with pytest.raises(TimeUp):
+    with pytest.raises(TimeLimitExceeded):
         watched.look()
 
 
 def test_who_is_hurried_has_two_seconds_where_a_task_gives_many():
     def late():
-        raise TimeUp
+        raise TimeLimitExceeded
 
     answer = RemoteAnswer(None, (), "train", torch=True, hurried=True)
     answer.begin(120.0)
@@ -103,7 +104,7 @@ def test_who_is_hurried_has_two_seconds_where_a_task_gives_many():
 
 def test_who_has_used_up_the_time_of_a_check_is_reported():
     def late():
-        raise TimeUp
+        raise TimeLimitExceeded
 
     answer = RemoteAnswer(None, (), "plan")
     answer.begin(5.0)
@@ -123,7 +124,7 @@ def judge(*_):
 
 grading.judge, grading.HURRIED, grading.ALARM_AGAIN = judge, 1e-4, 0.2
 grading._given[:] = None, 0
-print(grading._judge(grading.Work("01.1", ())).late)
+print(grading._judge(grading.AnsweredTask("01.1", ())).late)
 """
 
 

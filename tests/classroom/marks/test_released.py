@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dpbook.classroom.marks import ExerciseMarks, TaskMarks, answered, exercise_named, reported, take
+from dpbook.classroom.marks import ExerciseMarks, TaskMarks, answered, exercise_named, read_exercise, reported
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
 from tests.cases import each
@@ -47,7 +47,7 @@ def without_checks(nb):
 )
 def test_only_answers_are_taken_over(change, expected, tmp_path):
     handed = hand_in(tmp_path / "01_x.ipynb", 1, MINE, change=change)
-    released, whole = exercise(1), answered(exercise(1), take(handed))
+    released, whole = exercise(1), answered(exercise(1), read_exercise(handed))
     assert [c["id"] for c in whole["cells"]] == [c["id"] for c in released["cells"]]
     assert [c["metadata"] for c in whole["cells"]] == [c["metadata"] for c in released["cells"]]
     given = {f"answer-{number}": source for number, source in MINE.items()} if expected else {}
@@ -69,7 +69,7 @@ def test_an_argument_in_words_is_taken_over(written, expected, tmp_path):
         cell(nb, "words-02-1")["source"] = written
 
     handed = hand_in(tmp_path / "02_x.ipynb", 2, {}, change=write)
-    assert text(answered(exercise(2), take(handed)), "words-02-1") == expected
+    assert text(answered(exercise(2), read_exercise(handed)), "words-02-1") == expected
 
 
 def marks(chapter=1, points=2):

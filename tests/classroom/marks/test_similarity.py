@@ -1,8 +1,8 @@
 """Are copied answers found, whatever was renamed, and independent ones left alone?"""
 
 from dpbook.classroom.gradebook import pages
-from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_alike
-from dpbook.classroom.marks.similarity import alike
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_similar
+from dpbook.classroom.marks.similarity import similar
 from dpbook.classroom.tasks.report import Case, Report
 from tests.classroom.mutants.edits import reference
 
@@ -26,28 +26,28 @@ def fill(tensors, ready, cap, first):
 
 
 def test_a_renamed_copy_is_identical_and_says_what_is_shared():
-    (found,) = alike("08.1", {"anna": ANSWER, "berta": RENAMED, "carl": OTHER})
+    (found,) = similar("08.1", {"anna": ANSWER, "berta": RENAMED, "carl": OTHER})
     assert (found.names, found.identical) == (("anna", "berta"), True)
     assert found.shared
     assert all(line in ANSWER for line in found.shared)
 
 
 def test_a_copy_with_one_change_is_nearly_identical():
-    (found,) = alike("08.1", {"anna": ANSWER, "berta": CHANGED, "carl": OTHER})
+    (found,) = similar("08.1", {"anna": ANSWER, "berta": CHANGED, "carl": OTHER})
     assert (found.names, found.identical) == (("anna", "berta"), False)
 
 
 def test_many_near_copies_are_one_group():
     copies = {f"student {n}": CHANGED.replace("1 *", f"{n} *") for n in range(2, 9)}
-    (found,) = alike("08.1", {"anna": ANSWER, **copies, "carl": OTHER})
+    (found,) = similar("08.1", {"anna": ANSWER, **copies, "carl": OTHER})
     assert (set(found.names), found.identical) == ({"anna", *copies}, False)
 
 
 def test_what_all_were_given_and_short_answers_do_not_count():
-    assert alike("08.1", {"anna": ANSWER, "carl": OTHER}) == []
-    assert alike("08.1", {"anna": ANSWER, "berta": CHANGED}, given=ANSWER + "\n" + CHANGED) == []
-    assert alike("08.1", {"anna": CHANGED, "berta": RENAMED.replace("if sum(", "if 1 * sum(")}, given=ANSWER) == []
-    assert alike("08.1", {"anna": "x = 1", "berta": "y = 1", "carl": "def f(:"}) == []
+    assert similar("08.1", {"anna": ANSWER, "carl": OTHER}) == []
+    assert similar("08.1", {"anna": ANSWER, "berta": CHANGED}, given=ANSWER + "\n" + CHANGED) == []
+    assert similar("08.1", {"anna": CHANGED, "berta": RENAMED.replace("if sum(", "if 1 * sum(")}, given=ANSWER) == []
+    assert similar("08.1", {"anna": "x = 1", "berta": "y = 1", "carl": "def f(:"}) == []
 
 
 def test_the_class_page_names_them_and_leaves_out_what_is_not_answered():
@@ -57,6 +57,6 @@ def test_the_class_page_names_them_and_leaves_out_what_is_not_answered():
 
     both = submitted("anna", ANSWER), submitted("berta", RENAMED)
     marks = Marks((*both, submitted("dora", ANSWER, answered=False)), 1)
-    (found,) = find_alike(marks)
+    (found,) = find_similar(marks)
     assert found.names == ("anna", "berta")
     assert "identical except for names and comments: anna, berta" in pages.whole_class(marks, ["1", "2", "3"])
