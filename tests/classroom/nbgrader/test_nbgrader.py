@@ -177,7 +177,7 @@ def an_argument_in_words_waits_for_a_person(course):
 
 def a_link_earns_nothing_and_is_told(course):
     assert {points for points, _ in scores(course, NAMES[1], "link").values()} == {0}
-    assert "not graded: it is a link" in feedback(course, 1, "link")
+    assert "not graded: it is a symbolic link" in feedback(course, 1, "link")
 
 
 def an_assignment_of_the_schools_own_runs_as_ever(course):
