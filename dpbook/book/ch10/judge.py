@@ -172,7 +172,7 @@ def _judge_backward(log: Log, chain: Chain, where: str) -> None:
     for layer in range(chain.layers - 1 - SLACK):
         due = sum(ready > layer + SLACK for _, ready in chain.tensors())
         sent = sum(event == "sent" for event, _ in log[: log.index(("backward", layer))])
-        expected = f"{due} messages sent or more, when backward comes to layer {layer + 1} of {chain.layers}"
+        expected = f"{due} messages sent or more, when backward reaches layer {layer + 1} of {chain.layers}"
         expect(sent >= due, expected, f"{sent} sent", where)
 
 
