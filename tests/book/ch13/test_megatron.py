@@ -22,6 +22,12 @@ def test_weak_scaling_is_within_a_tenth_but_for_the_smallest_model():
     assert max(errors[1:]) < 0.1
 
 
+def test_with_the_contention_of_mosaicml_three_of_the_growing_models_are_missed():
+    errors = [run.error(contention=0.5) for run in WEAK]
+    assert sum(abs(error) > 0.1 for error in errors) == 3
+    assert round(min(errors), 2) == -0.27
+
+
 def test_without_chunks_the_largest_worlds_are_missed():
     assert STRONG[-1].error(chunks=1) < -0.25
     assert all(run.error(chunks=1) < -0.15 for run in WEAK if run.stages > 1)
