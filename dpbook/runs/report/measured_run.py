@@ -171,10 +171,12 @@ class MeasuredRun:
         name = max(shares, key=lambda each: shares[each][0] - shares[each][1])
         working, others = map(milliseconds, self.beside_the_others(self.working[self.middle].mean(axis=0)))
         inside, others_inside = map(milliseconds, shares[name])
-        return (
+        text = (
             f"it works for {working} of a step, the others for {others}; of that it spends {inside} {SLOW_IN[name]}, "
             f"the others {others_inside}"
         )
+        alike = name == "loader" and self.workers
+        return f"{text} (its workers are slower, or only behind since a delay)" if alike else text
 
     def beside_the_others(self, seconds: NDArray[np.float64]) -> tuple[float, float]:
         """Return the seconds of the slow rank, and the median of the others'."""
@@ -193,8 +195,11 @@ class MeasuredRun:
 
     @property
     def ready_share(self) -> float:
-        """Share of the batches that a worker had ready when the script asked for them."""
-        return float(np.mean([one.ready for ranks in self.updates for one in ranks])) / (self.batches or 1.0)
+        """Share of the batches that workers had ready when the script asked for them, on every rank.
+
+        Each update waits for the rank that waits longest for its workers. Meanwhile those of the other ranks get ready.
+        """
+        return float(np.mean([min(one.ready for one in ranks) for ranks in self.updates])) / (self.batches or 1.0)
 
     @property
     def unit(self) -> str:

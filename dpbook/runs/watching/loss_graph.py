@@ -80,8 +80,10 @@ def _walk(edge: Edge, divisor: float, parts: list[Reduction], depth: int) -> boo
         return all(_walk(each, divisor, parts, depth + 1) for each in losses)
     if name in ("MulBackward", "DivBackward") and len(below) == 1:
         factor = _constant(node)
-        if not factor:
+        if factor is None or (not factor and name == "DivBackward"):
             return False
+        if not factor:  # no term, as of a weight that has yet to grow, or of parameters that are only to be used
+            return True
         return _walk(below[0], divisor / factor if name == "MulBackward" else divisor * factor, parts, depth + 1)
     if name in ("MeanBackward", "SumBackward"):
         return _mean_or_sum(node, name, below, divisor, parts, depth)

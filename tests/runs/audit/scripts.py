@@ -649,6 +649,18 @@ class Parts(torch.utils.data.Sampler):
         order = torch.randperm(96, generator=torch.Generator().manual_seed(self.epoch))
         return iter(order[rank::world].tolist())
 """
+GROWING_TERM = """
+out = model(x)
+loss = F.cross_entropy(out, y) + weight * out.pow(2).mean()
+weight += 0.1
+"""
+PART_FOR_EACH_EXAMPLE = """
+kept = 1 + int(torch.randint(4, (1,), generator=draws))
+n = torch.tensor(float(kept))
+dist.all_reduce(n)
+outs = model(x[:kept])
+loss = sum(F.mse_loss(out, F.one_hot(t, 4).float(), reduction="sum") for out, t in zip(outs, y)) * world / n
+"""
 GROUPS_OF_THREE = """
 for i, (x, y) in enumerate(loader):
     last = (i + 1) % 3 == 0 or i + 1 == len(loader)
@@ -717,6 +729,7 @@ RIGHT = {
     "by hand, broadcast": bare(seed="rank") + BROADCAST + sampled() + loop(averaging=AVERAGE),
     "by hand, one buffer": bare() + sampled() + loop(averaging=FLAT),
     "accumulation": model() + sampled() + accumulated(NO_SYNC),
+    "a term whose weight grows from zero": model() + "weight = 0.0\n" + sampled() + loop(GROWING_TERM),
     "accumulation, a flag before forward": model()
     + sampled()
     + accumulated("model.require_backward_grad_sync = last\n(F.cross_entropy(model(x), y) / 2).backward()"),
@@ -849,6 +862,10 @@ ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
     "clipping on one rank": (model() + sampled() + loop(averaging=f"if rank == 0: {CLIP}"), "gradients"),
+    "clipping to another norm on each rank": (
+        model() + sampled() + loop(averaging="clip_grad_norm_(model.parameters(), 0.02 * (1 + rank))"),
+        "gradients",
+    ),
     "past its wrapper": (model() + sampled() + loop("F.cross_entropy(model.module(x), y)"), "gradients"),
     "a judge past its wrapper": (sampled() + GAN.replace("both = judge(", "both = judge.module("), "gradients"),
     "a loss twice on a rank": (model() + sampled() + loop("F.cross_entropy(model(x), y) * (1 + (rank == 1))"), "mean"),
@@ -1047,6 +1064,16 @@ DOUBTFUL = {
         model() + STEP_LR + sampled() + loop(step="optimizer.step()\nfor _ in range(world): scheduler.step()"),
         {"scheduler"},
     ),
+    "gradients cleared in each micro-batch": (
+        model() + sampled() + accumulated(f"optimizer.zero_grad()\n{NO_SYNC}", step="optimizer.step()"),
+        {"mean", "replay"},
+    ),
+    "a step after the first micro-batch": (
+        model()
+        + sampled()
+        + accumulated(NO_SYNC.replace("last", "i % 3 == 0") + "last = i % 3 == 0").replace("/ 2", "/ 3"),
+        {"mean", "replay"},
+    ),
     "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), {"mean", "replay"}),
     "more batches on some": (
         model() + UNEQUAL + "loader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
@@ -1094,6 +1121,10 @@ DOUBTFUL = {
 }
 
 UNSEEN = {
+    "a part for each example": model()
+    + "draws = torch.Generator().manual_seed(rank)\n"
+    + sampled()
+    + loop(PART_FOR_EACH_EXAMPLE),
     "noise on the gradient": model()
     + sampled()
     + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),

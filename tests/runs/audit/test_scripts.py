@@ -115,6 +115,11 @@ def test_losses_that_differ_from_rank_to_rank_are_counted(folder, name, counts):
     assert counts in lines_of(folder, name)["losses"].result.message
 
 
+def test_a_norm_of_its_own_on_each_rank_is_named(folder):
+    message = lines_of(folder, "clipping to another norm on each rank")["gradients"].result.message
+    assert message.endswith("the ranks clip to 0.02 0.04 0.06")
+
+
 def test_losses_of_other_parts_on_each_rank_pass_no_mean(folder):
     assert lines_of(folder, "a term on one rank")["mean"].result.status == "----"
 
@@ -126,6 +131,7 @@ def test_losses_of_other_parts_on_each_rank_pass_no_mean(folder):
         ("no sampler", 1, "loss = F.cross_entropy(model(x), y)"),
         ("a NaN", 1, "loss.backward()"),
         ("clipping on one rank", 0, "if rank == 0: clip_grad_norm_(model.parameters(), 0.05)"),
+        ("clipping to another norm on each rank", 1, "clip_grad_norm_(model.parameters(), 0.02 * (1 + rank))"),
         ("a rank left out", 2, "optimizer.step()"),
         ("no set_epoch", 0, "for x, y in loader:"),
         ("a flag after forward", 0, "loss = F.cross_entropy(model(x), y) / 2"),
@@ -154,6 +160,11 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
         ("a sum over the count of all", "the loss is divided by 3, the number of ranks"),
         ("gradients added, then clipped", "the ranks' gradients are added"),
         ("micro-batches added", "the means of 2 micro-batches are added"),
+        (
+            "gradients cleared in each micro-batch",
+            "the gradients of 1 of its 2 micro-batches are cleared before the step",
+        ),
+        ("a step after the first micro-batch", "1 micro-batch, each divided as if there were 3: 0.3333 times"),
         ("a rank left out", "the gradient of rank 2 is missing from it"),
         ("noise on a gradient that it averages itself", "no mistake that was tried explains it"),
         ("noise on the gradient", "backward leaves the big batch's gradient, and the script changes it"),

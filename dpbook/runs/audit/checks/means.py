@@ -1,5 +1,6 @@
 """Checks of what a loss is divided by: is the mean over ranks the mean of the whole batch?"""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -62,8 +63,22 @@ def losses(run: RunJournals) -> CheckResult | None:
 
 def _same_number_is_not_needed(of_line: list[tuple[int, Event]], world: int) -> bool:
     """Whether the losses of a line are sums, or have the divisor of all terms together."""
-    lengths = [(part[0]["mean"], _length(part, world)) for part in _parts(of_line)]
+    lengths = [(part[0]["mean"], _length(part, world)) for part in _parts(of_line) or _added_in_a_loop(of_line)]
     return bool(lengths) and all(not mean or abs(length - 1) < _TOLERANCE for mean, length in lengths)
+
+
+def _added_in_a_loop(of_line: list[tuple[int, Event]]) -> list[list[dict[str, Any]]]:
+    """Return all parts of the losses as one, if they are of one kind and divisor: a part for each image, for instance.
+
+    Nothing is returned if they are not.
+    """
+    parts = [part for _, event in of_line for part in event["losses"] or ()]
+    alike = all(
+        (part["node"], part["mean"]) == (parts[0]["node"], parts[0]["mean"])
+        and abs(part["divisor"] - parts[0]["divisor"]) <= _TOLERANCE * abs(part["divisor"])
+        for part in parts
+    )
+    return [parts] if parts and alike else []
 
 
 def _unlike(parts: Sequence[Sequence[int]]) -> str:
@@ -89,7 +104,7 @@ def drawn_weights(run: RunJournals) -> set[str]:
     mixed: set[str] = set()
     for update in run.updates:
         for of_line in by_line(update):
-            parts, line = list(_parts(of_line)), line_of(of_line)
+            parts, line = _parts(of_line), line_of(of_line)
             if any(map(_weighted, parts)):
                 weights = [
                     round(part["divisor"] / of_ranks[0]["divisor"], 4) for of_ranks in parts for part in of_ranks
@@ -113,8 +128,8 @@ def line_of(of_line: list[tuple[int, Event]]) -> str:
     return str(of_line[0][1]["line"])
 
 
-def _parts(of_line: list[tuple[int, Event]]) -> Iterator[list[dict[str, Any]]]:
-    return reduced([event for _, event in of_line])
+def _parts(of_line: list[tuple[int, Event]]) -> list[list[dict[str, Any]]]:
+    return list(reduced([event for _, event in of_line]))
 
 
 class UnevenMeans(NamedTuple):
@@ -141,23 +156,28 @@ def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
     A loss is identified by its line. Of several backwards after one forward each is a loss of its own.
 
     The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
-    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not.
+    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not: each
+    event says with ``thrown`` how many of its line these were.
     """
     lines: dict[str, list[tuple[int, Event]]] = {}
     for rank, events in enumerate(update.before):
         factor, others = 1.0, 0
         known: dict[str, tuple[int, list[tuple[int, Event]]]] = {}
+        thrown: Counter[str] = Counter()
         for event in events:
             if event["kind"] == "scaled":
                 factor = event["factor"]
             elif event["kind"] == "step":
                 others += 1
             elif event["kind"] == "backward":
+                line = event["line"]
                 if event.get("cleared"):
+                    thrown.update({each: len(found) for each, (after, found) in known.items() if after == others})
                     known.clear()
-                after, backwards = known.get(event["line"], (others, []))
+                after, backwards = known.get(line, (others, []))
                 backwards = backwards if after == others else []
-                known[event["line"]] = others, [*backwards, (rank, _unscaled(event, factor))]
+                unscaled = _unscaled(event, factor) | {"thrown": thrown[line]}
+                known[line] = others, [*backwards, (rank, unscaled)]
                 factor = 1.0
         for line, (_, backwards) in known.items():
             lines.setdefault(line, []).extend(backwards)
@@ -254,13 +274,20 @@ class MicroBatches(NamedTuple):
         number: micro-batches of one rank.
         length: length of the ranks' mean gradient as the losses are written, relative to the mean's.
         mean: whether torch has counted the terms.
+        thrown: micro-batches before these, whose gradients were cleared before the step.
         place: line of the script.
     """
 
     number: int
     length: float
     mean: bool
+    thrown: int
     place: list[Any] | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the divisor is that of a mean over these micro-batches."""
+        return abs(self.length - 1) < _TOLERANCE
 
 
 def micro_batches(update: Update, world: int) -> dict[str, MicroBatches]:
@@ -270,15 +297,18 @@ def micro_batches(update: Update, world: int) -> dict[str, MicroBatches]:
         place = of_line[0][1]["place"]
         for nth, parts in enumerate(_parts(of_line)):
             number = len(parts) // world
-            found[f"{place} {nth}"] = MicroBatches(number, _length(parts, world), parts[0]["mean"], place)
+            length, thrown = _length(parts, world), of_line[0][1]["thrown"]
+            found[f"{place} {nth}"] = MicroBatches(number, length, parts[0]["mean"], thrown, place)
     return found
 
 
 def usual_micro_batches(run: RunJournals) -> dict[str, MicroBatches]:
-    """Return for each line and part those of the first update that has it."""
+    """Return for each line and part those of the first update whose number the divisor fits, else of the first."""
     usual: dict[str, MicroBatches] = {}
     for update in run.updates:
-        usual = micro_batches(update, run.world) | usual
+        for key, each in micro_batches(update, run.world).items():
+            if key not in usual or (each.fits and not usual[key].fits):
+                usual[key] = each
     return usual
 
 
@@ -290,13 +320,19 @@ def wrong_length(update: Update, world: int, usual: Mapping[str, MicroBatches]) 
     for key, each in micro_batches(update, world).items():
         before, message = usual[key], ""
         same_divisor = abs(each.length * before.number - each.number) < _TOLERANCE * each.number
+        made = each.number + each.thrown
         if each.mean and each.number > 1 and abs(each.length - each.number) < _TOLERANCE * each.number:
             message = f"the means of {each.number} micro-batches are added, not averaged: "
             message += f"{each.number} times the mean's gradient"
-        elif each.mean and abs(before.length - 1) < _TOLERANCE and each.number != before.number and same_divisor:
+        elif each.mean and each.thrown and abs(each.length * made - each.number) < _TOLERANCE * each.number:
+            message = f"the gradients of {each.thrown} of its {made} micro-batches are cleared before the step "
+            message += f"(zero_grad in their loop?): {each.length:.4g} times the mean's gradient"
+        elif each.mean and before.fits and each.number != before.number and same_divisor:
             counted = f"{each.number} micro-batch{'es' if each.number > 1 else ''}"
             message = f"it has {counted}, each divided as if there were {before.number}: "
-            why = "what was left over before?" if each.length > 1 else "the rest at the end of an epoch?"
+            first = "a step after the first micro-batch, i % N == 0?"
+            rest = first if update.number == 1 else "the rest at the end of an epoch?"
+            why = "what was left over before?" if each.length > 1 else rest
             message += f"{each.length:.4g} times the mean's gradient ({why})"
         if message:
             return WrongLength(each.length, CheckResult("WARN", message, None, None, update.number, each.place))
@@ -353,7 +389,7 @@ def written_lengths(update: Update, world: int) -> list[WrittenLength]:
 
 def _summary(update: Update) -> CheckResult:
     """Return the result for an update all of whose terms have the same weight."""
-    losses = [(of_line, parts) for of_line in by_line(update) if (parts := list(_parts(of_line)))]
+    losses = [(of_line, parts) for of_line in by_line(update) if (parts := _parts(of_line))]
     if not losses:
         return untested("the losses of an update do not have the same means and sums")
     of_line, parts = max(losses, key=lambda each: len(each[0]))
