@@ -2,12 +2,14 @@
 
 import gc
 import os
+import pickle
 import signal
 
 # Several processes test at once, and the sums are small: threads of their own would only spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, and few: a change fails for its own sake only. `make proof` draws new ones, and more.
@@ -71,3 +73,18 @@ def pytest_sessionfinish(session):
     if number := sum(NO_CHROMIUM in str(report.longrepr) for report in skipped):
         reporter.write_line(f"\n{number} tests in a browser were skipped: {NO_CHROMIUM}. {INSTALL}")
     return result
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The book's pages, built once for all processes that test, by who comes first; nobody changes them."""
+    from dpbook.app.site import build
+    from dpbook.core import checkout
+
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    stored = shared / "book.pickle"
+    with FileLock(shared / "book.lock"):
+        if not stored.exists():
+            stored.write_bytes(pickle.dumps(build(checkout.root(), shared / "book")))
+    return pickle.loads(stored.read_bytes())

@@ -26,6 +26,7 @@ from dpbook.core.processes import (
     end_with_parent,
     exit_without_teardown,
     handling_signals,
+    import_without_collection,
     own_modules,
     pickle_by_value,
     print_error_and_exit,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpbook.app.site import build, films
+from dpbook.app.site import films
 from dpbook.core import checkout
 from tests.cases import each
 
@@ -19,8 +19,8 @@ SERIOUS = """async () => (await axe.run(document, {preload: false})).violations
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return build(checkout.root(), tmp_path_factory.mktemp("book"))
+def built(site):
+    return site
 
 
 @pytest.fixture

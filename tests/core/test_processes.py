@@ -1,5 +1,7 @@
-"""Does a process end with the one that started it, and after an error at once?"""
+"""Does a process end with the one that started it, and after an error at once? Does it import without collections?"""
 
+import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -7,7 +9,7 @@ import sys
 import pytest
 
 from dpbook.core.errors import RankFailed
-from dpbook.core.processes import PARENT
+from dpbook.core.processes import PARENT, import_without_collection
 from dpbook.ranks import start
 from dpbook.runs.trainer import __main__ as program
 
@@ -65,6 +67,27 @@ exit_without_teardown(3)
 def test_a_process_that_leaves_waits_for_its_threads_and_ends_idle_pools():
     found = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stdout.split("\n"), found.stderr) == (3, ["3", "thread", "at exit", ""], "")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_module_is_imported_without_collections_which_then_go_on_if_they_did(tmp_path, monkeypatch, enabled):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name, fails in ("named_here", ""), ("failing_here", "raise ValueError"), ("other_here", ""):
+        (tmp_path / f"{name}.py").write_text(f"import gc\ncollects = gc.isenabled()\n{fails}")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import_without_collection("named_here", "failing_here", "nowhere_here")
+    (gc.enable if enabled else gc.disable)()
+    try:
+        named, other = (importlib.import_module(name) for name in ("named_here", "other_here"))
+        with pytest.raises(ValueError, match=r"^$"):
+            importlib.import_module("failing_here")
+        with pytest.raises(ModuleNotFoundError, match="No module named 'nowhere_here'"):
+            importlib.import_module("nowhere_here")
+        assert (named.collects, other.collects, gc.isenabled()) == (False, enabled, enabled)
+        assert importlib.reload(named).__spec__.origin == str(tmp_path / "named_here.py")
+    finally:
+        gc.enable()
 
 
 def fails(rank):

@@ -26,7 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-from dpbook.core import end_with_parent, exit_without_teardown
+from dpbook.core import end_with_parent, exit_without_teardown, import_without_collection
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import CHECK_CALLS_VARIABLE, START_TIMEOUT_VARIABLE, WATCHER_VARIABLE
 from dpbook.runs.launch.rank_evidence import RankEvidence, drop_starter_frames, traceback_to
@@ -44,6 +44,7 @@ _SERIALIZATION = os.path.join("torch", "serialization.py")
 def main(arguments: list[str]) -> int:
     """Run the script and return the exit status."""
     end_with_parent()
+    import_without_collection("torch", "torch._dynamo")  # the first optimizer that is made imports torch._dynamo
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     folder, rank = Path(arguments[0], failure_files.ATTEMPT_FOLDER.format(restarts)), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)

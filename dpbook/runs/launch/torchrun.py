@@ -105,15 +105,19 @@ if __name__ == "__main__":
     reserved_ports = ExitStack()
     # torch chooses a port for rank 0 and releases it, seconds before rank 0 has loaded torch and listens there.
     api.get_free_port = lambda: reserved_ports.enter_context(held_port())
+    status = 0
     try:
         main()
     except SignalException as failure:  # its ranks have been ended
-        exit_without_teardown(128 + failure.sigval)
+        status = 128 + failure.sigval
     except ChildFailedError as failure:  # a rank has failed, and its own error has been printed
         if REPORT_VARIABLE not in os.environ:
             raise
         Path(os.environ[REPORT_VARIABLE]).write_text(str(failure))
-        sys.exit(1)
+        status = 1
     except Exception:
         traceback.print_exc()
-        exit_without_teardown(1)  # the thread that watches the rendezvous may be inside torch, which then aborts
+        status = 1
+    # The thread that watches the rendezvous may be inside torch, which a teardown would have abort; and taking torch
+    # down takes a second.
+    exit_without_teardown(status)

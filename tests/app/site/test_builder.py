@@ -36,8 +36,8 @@ class Addresses(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return build(ROOT, tmp_path_factory.mktemp("book"))
+def built(site):
+    return site
 
 
 @pytest.fixture(scope="module")
