@@ -7,10 +7,10 @@ import numpy as np
 
 from dpbook.core import listed
 from dpbook.replicas import Array
-from dpbook.runs.audit.checks.means import WrittenLength, usual_micro_batches, written_lengths, wrong_length
 from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.audit.replay_gradients import ReplayGradients
+from dpbook.runs.audit.written_length import WrittenLength, usual_micro_batches, written_lengths, wrong_length
 from dpbook.runs.watching.journal import Event, array_key
 
 LENGTH_TOLERANCE = 1e-4

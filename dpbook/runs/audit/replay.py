@@ -15,11 +15,12 @@ import numpy as np
 
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.averaging import OWN_STEPS
-from dpbook.runs.audit.checks.means import DRAWN_WEIGHTS, by_line, drawn_weights, line_of, reduced, uneven
+from dpbook.runs.audit.checks.means import DRAWN_WEIGHTS, drawn_weights, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
 from dpbook.runs.audit.gradient_length import clipped_each, judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
+from dpbook.runs.audit.update_losses import by_line, line_of, parts_of_line
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
 
 Bound: TypeAlias = Mapping[str, Array]
@@ -224,7 +225,7 @@ def _unreadable(run: RunJournals, update: Update) -> str:
     """Return the reason why the big batch's loss is not known, or ""."""
     drawn = drawn_weights(run)
     for of_line in by_line(update):
-        parts = list(reduced([event for _, event in of_line]))
+        parts = parts_of_line(of_line)
         if not parts:
             return "what the loss is divided by cannot be read from its graph"
         if line_of(of_line) in drawn:

@@ -729,6 +729,7 @@ RIGHT = {
     "by hand, broadcast": bare(seed="rank") + BROADCAST + sampled() + loop(averaging=AVERAGE),
     "by hand, one buffer": bare() + sampled() + loop(averaging=FLAT),
     "accumulation": model() + sampled() + accumulated(NO_SYNC),
+    "micro-batches divided by another number": model() + sampled() + accumulated(NO_SYNC.replace("/ 2", "/ 1.5")),
     "a term whose weight grows from zero": model() + "weight = 0.0\n" + sampled() + loop(GROWING_TERM),
     "accumulation, a flag before forward": model()
     + sampled()
@@ -1063,6 +1064,10 @@ DOUBTFUL = {
     "a scheduler for each rank": (
         model() + STEP_LR + sampled() + loop(step="optimizer.step()\nfor _ in range(world): scheduler.step()"),
         {"scheduler"},
+    ),
+    "gradients cleared on one rank": (
+        model() + sampled() + loop(first="if rank == 0: optimizer.zero_grad()"),
+        {"losses"},
     ),
     "gradients cleared in each micro-batch": (
         model() + sampled() + accumulated(f"optimizer.zero_grad()\n{NO_SYNC}", step="optimizer.step()"),

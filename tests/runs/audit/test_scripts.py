@@ -115,6 +115,16 @@ def test_losses_that_differ_from_rank_to_rank_are_counted(folder, name, counts):
     assert counts in lines_of(folder, name)["losses"].result.message
 
 
+def test_a_divisor_that_is_no_means_is_said(folder):
+    message = lines_of(folder, "micro-batches divided by another number")["mean"].result.message
+    assert message.endswith("each divided by 6: 1.333 times their mean")
+
+
+def test_a_rank_that_does_not_clear_its_gradients_is_named(folder):
+    line = lines_of(folder, "gradients cleared on one rank")["losses"].result
+    assert (line.message.partition(" did")[0], line.update) == ("ranks 1, 2", 2)
+
+
 def test_a_norm_of_its_own_on_each_rank_is_named(folder):
     message = lines_of(folder, "clipping to another norm on each rank")["gradients"].result.message
     assert message.endswith("the ranks clip to 0.02 0.04 0.06")

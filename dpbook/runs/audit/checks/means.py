@@ -1,18 +1,17 @@
 """Checks of what a loss is divided by: is the mean over ranks the mean of the whole batch?"""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dpbook.core import plural
+from dpbook.core import plural, ranks_in_words
 from dpbook.runs.audit.findings import CheckResult, Status, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
+from dpbook.runs.audit.update_losses import TOLERANCE, by_line, line_of, parts_of_line
+from dpbook.runs.audit.written_length import mean_length, usual_micro_batches, wrong_length
 from dpbook.runs.watching.journal import Event
 
 SMALL_EXCESS = 1.1
 """Factor up to which a term may weigh too much for a mere warning: counts vary a little in masked language models."""
-_TOLERANCE = 1e-4
 
 
 @check("mean", "the mean over ranks is the batch's mean", "chapter 03")
@@ -36,7 +35,7 @@ def mean(run: RunJournals) -> CheckResult | None:
         return CheckResult(
             "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
         )
-    return _summary(run.updates[-1]) if run.updates else untested("no update was seen")
+    return _summary(run.updates[-1], run.world) if run.updates else untested("no update was seen")
 
 
 @check("losses", "all ranks compute the same losses", "chapter 03")
@@ -57,14 +56,24 @@ def losses(run: RunJournals) -> CheckResult | None:
             if rank is not None and not (_same_number_is_not_needed(of_line, run.world) and all(parts)):
                 place = next((event["place"] for at, event in of_line if at == rank), of_line[0][1]["place"])
                 return CheckResult("WARN", _unlike(parts), rank, None, update.number, place)
+            uncleared = [at for at in range(run.world) if not all(e["cleared"] for e in _first_of(of_line, at))]
+            if uncleared and len(uncleared) < run.world:
+                message = f"{ranks_in_words(uncleared)} did not clear gradients before this backward, the others did"
+                return CheckResult("WARN", message, uncleared[0], None, update.number, of_line[0][1]["place"])
             number += len(parts[0])
     return passed(plural(number, "backward")) if number else None
 
 
+def _first_of(of_line: list[tuple[int, Event]], rank: int) -> list[Event]:
+    return [event for at, event in of_line if at == rank][:1]
+
+
 def _same_number_is_not_needed(of_line: list[tuple[int, Event]], world: int) -> bool:
     """Whether the losses of a line are sums, or have the divisor of all terms together."""
-    lengths = [(part[0]["mean"], _length(part, world)) for part in _parts(of_line) or _added_in_a_loop(of_line)]
-    return bool(lengths) and all(not mean or abs(length - 1) < _TOLERANCE for mean, length in lengths)
+    lengths = [
+        (part[0]["mean"], mean_length(part, world)) for part in parts_of_line(of_line) or _added_in_a_loop(of_line)
+    ]
+    return bool(lengths) and all(not mean or abs(length - 1) < TOLERANCE for mean, length in lengths)
 
 
 def _added_in_a_loop(of_line: list[tuple[int, Event]]) -> list[list[dict[str, Any]]]:
@@ -75,7 +84,7 @@ def _added_in_a_loop(of_line: list[tuple[int, Event]]) -> list[list[dict[str, An
     parts = [part for _, event in of_line for part in event["losses"] or ()]
     alike = all(
         (part["node"], part["mean"]) == (parts[0]["node"], parts[0]["mean"])
-        and abs(part["divisor"] - parts[0]["divisor"]) <= _TOLERANCE * abs(part["divisor"])
+        and abs(part["divisor"] - parts[0]["divisor"]) <= TOLERANCE * abs(part["divisor"])
         for part in parts
     )
     return [parts] if parts and alike else []
@@ -104,14 +113,14 @@ def drawn_weights(run: RunJournals) -> set[str]:
     mixed: set[str] = set()
     for update in run.updates:
         for of_line in by_line(update):
-            parts, line = _parts(of_line), line_of(of_line)
+            parts, line = parts_of_line(of_line), line_of(of_line)
             if any(map(_weighted, parts)):
                 weights = [
                     round(part["divisor"] / of_ranks[0]["divisor"], 4) for of_ranks in parts for part in of_ranks
                 ]
                 seen.setdefault(line, []).append(tuple(weights))
                 sums = [sum(1 / part["divisor"] for part in of_rank) for of_rank in zip(*parts, strict=True)]
-                if len(parts) > 1 and max(sums) - min(sums) < _TOLERANCE * abs(max(sums)):
+                if len(parts) > 1 and max(sums) - min(sums) < TOLERANCE * abs(max(sums)):
                     mixed.add(line)
     return mixed | {line for line, weights in seen.items() if len(weights) < 2 or len(set(weights)) > 1}
 
@@ -120,16 +129,7 @@ def _weighted(parts: Sequence[dict[str, Any]]) -> bool:
     """Whether torch has counted equally many terms in all of these means, and the script weighs the means apart."""
     divisors = [abs(part["divisor"]) for part in parts]
     alike = all(part["mean"] and part["terms"] == parts[0]["terms"] for part in parts)
-    return alike and min(divisors) > 0 and max(divisors) > min(divisors) * (1 + _TOLERANCE)
-
-
-def line_of(of_line: list[tuple[int, Event]]) -> str:
-    """Return the line of the script of which these are the backwards, as `by_line` distinguishes them."""
-    return str(of_line[0][1]["line"])
-
-
-def _parts(of_line: list[tuple[int, Event]]) -> list[list[dict[str, Any]]]:
-    return list(reduced([event for _, event in of_line]))
+    return alike and min(divisors) > 0 and max(divisors) > min(divisors) * (1 + TOLERANCE)
 
 
 class UnevenMeans(NamedTuple):
@@ -150,62 +150,13 @@ def uneven(run: RunJournals, update: Update) -> UnevenMeans | None:
     return next((each for each in results if each.result.status == "FAIL"), results[0] if results else None)
 
 
-def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
-    """Yield, for each loss of the script, its backwards in one update, as pairs of rank and event.
-
-    A loss is identified by its line. Of several backwards after one forward each is a loss of its own.
-
-    The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
-    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not: each
-    event says with ``thrown`` how many of its line these were.
-    """
-    lines: dict[str, list[tuple[int, Event]]] = {}
-    for rank, events in enumerate(update.before):
-        factor, others = 1.0, 0
-        known: dict[str, tuple[int, list[tuple[int, Event]]]] = {}
-        thrown: Counter[str] = Counter()
-        for event in events:
-            if event["kind"] == "scaled":
-                factor = event["factor"]
-            elif event["kind"] == "step":
-                others += 1
-            elif event["kind"] == "backward":
-                line = event["line"]
-                if event.get("cleared"):
-                    thrown.update({each: len(found) for each, (after, found) in known.items() if after == others})
-                    known.clear()
-                after, backwards = known.get(line, (others, []))
-                backwards = backwards if after == others else []
-                unscaled = _unscaled(event, factor) | {"thrown": thrown[line]}
-                known[line] = others, [*backwards, (rank, unscaled)]
-                factor = 1.0
-        for line, (_, backwards) in known.items():
-            lines.setdefault(line, []).extend(backwards)
-    yield from lines.values()
-
-
-def _unscaled(event: Event, factor: float) -> Event:
-    losses = event["losses"]
-    return event | {"losses": losses and [part | {"divisor": part["divisor"] * factor} for part in losses]}
-
-
-def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the first mean or sum of every loss, then the second of every loss, and so on.
-
-    Nothing is yielded if the losses do not consist of the same number of parts.
-    """
-    losses = [event["losses"] for event in events]
-    if all(losses) and len({len(loss) for loss in losses}) == 1:
-        yield from (list(part) for part in zip(*losses, strict=True))
-
-
 def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> UnevenMeans | None:
-    for parts in _parts(of_line):
+    for parts in parts_of_line(of_line):
         divisors = [part["divisor"] for part in parts]
         lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
         highest = max(abs(each) for each in divisors)
         if (
-            highest <= abs(divisors[lowest]) * (1 + _TOLERANCE) or not divisors[lowest]
+            highest <= abs(divisors[lowest]) * (1 + TOLERANCE) or not divisors[lowest]
         ):  # a mean over no term is NaN, which another check reports
             continue
         terms = [part["terms"] for part in parts]
@@ -257,139 +208,9 @@ def _short(run: RunJournals, update: Update) -> bool:
     return False
 
 
-class WrongLength(NamedTuple):
-    """A warning: the micro-batches of an update are more or fewer than their losses are divided for.
-
-    ``length`` is that of the mean gradient as the losses are written, relative to the mean's.
-    """
-
-    length: float
-    result: CheckResult
-
-
-class MicroBatches(NamedTuple):
-    """Micro-batches of an update, for one mean or sum in the loss of one line.
-
-    Attributes:
-        number: micro-batches of one rank.
-        length: length of the ranks' mean gradient as the losses are written, relative to the mean's.
-        mean: whether torch has counted the terms.
-        thrown: micro-batches before these, whose gradients were cleared before the step.
-        place: line of the script.
-    """
-
-    number: int
-    length: float
-    mean: bool
-    thrown: int
-    place: list[Any] | None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the divisor is that of a mean over these micro-batches."""
-        return abs(self.length - 1) < _TOLERANCE
-
-
-def micro_batches(update: Update, world: int) -> dict[str, MicroBatches]:
-    """Return the micro-batches of an update by line and by the number of the mean or sum in its loss."""
-    found = {}
-    for of_line in by_line(update):
-        place = of_line[0][1]["place"]
-        for nth, parts in enumerate(_parts(of_line)):
-            number = len(parts) // world
-            length, thrown = _length(parts, world), of_line[0][1]["thrown"]
-            found[f"{place} {nth}"] = MicroBatches(number, length, parts[0]["mean"], thrown, place)
-    return found
-
-
-def usual_micro_batches(run: RunJournals) -> dict[str, MicroBatches]:
-    """Return for each line and part those of the first update whose number the divisor fits, else of the first."""
-    usual: dict[str, MicroBatches] = {}
-    for update in run.updates:
-        for key, each in micro_batches(update, run.world).items():
-            if key not in usual or (each.fits and not usual[key].fits):
-                usual[key] = each
-    return usual
-
-
-def wrong_length(update: Update, world: int, usual: Mapping[str, MicroBatches]) -> WrongLength | None:
-    """Warn of micro-batches whose means are added instead of averaged, or of more or fewer than the divisor assumes.
-
-    ``usual`` is that of `usual_micro_batches`.
-    """
-    for key, each in micro_batches(update, world).items():
-        before, message = usual[key], ""
-        same_divisor = abs(each.length * before.number - each.number) < _TOLERANCE * each.number
-        made = each.number + each.thrown
-        if each.mean and each.number > 1 and abs(each.length - each.number) < _TOLERANCE * each.number:
-            message = f"the means of {each.number} micro-batches are added, not averaged: "
-            message += f"{each.number} times the mean's gradient"
-        elif each.mean and each.thrown and abs(each.length * made - each.number) < _TOLERANCE * each.number:
-            message = f"the gradients of {each.thrown} of its {made} micro-batches are cleared before the step "
-            message += f"(zero_grad in their loop?): {each.length:.4g} times the mean's gradient"
-        elif each.mean and before.fits and each.number != before.number and same_divisor:
-            counted = f"{each.number} micro-batch{'es' if each.number > 1 else ''}"
-            message = f"it has {counted}, each divided as if there were {before.number}: "
-            first = "a step after the first micro-batch, i % N == 0?"
-            rest = first if update.number == 1 else "the rest at the end of an epoch?"
-            why = "what was left over before?" if each.length > 1 else rest
-            message += f"{each.length:.4g} times the mean's gradient ({why})"
-        if message:
-            return WrongLength(each.length, CheckResult("WARN", message, None, None, update.number, each.place))
-    return None
-
-
-def _length(parts: Sequence[dict[str, Any]], world: int) -> float:
-    """Return the length of the ranks' mean gradient relative to the gradient of the mean over all terms."""
-    terms, divisor = sum(part["terms"] for part in parts), parts[0]["divisor"]
-    return terms / (world * divisor) if divisor else 0.0
-
-
-@dataclass(frozen=True)
-class WrittenLength:
-    """Length of the ranks' mean gradient, as one line's losses are written, relative to that of a mean over the batch.
-
-    Attributes:
-        parts: by the terms of each mean or sum in the loss; 1 is a mean over all terms of all ranks and micro-batches.
-        by_examples: the same for all parts together, by the examples that the model was given.
-        means: whether every part is a mean, whose divisor torch has counted.
-        divisors: divisor of each loss.
-    """
-
-    parts: tuple[float, ...]
-    by_examples: float
-    means: bool
-    divisors: tuple[float, ...]
-
-    @property
-    def total(self) -> float:
-        """Sum over the parts, as of two halves of a loss."""
-        return sum(self.parts)
-
-    @property
-    def even(self) -> bool:
-        """Whether all parts weigh the same; others have weights of their own, whose sum says nothing."""
-        return max(self.parts) - min(self.parts) < _TOLERANCE * max(self.parts)
-
-
-def written_lengths(update: Update, world: int) -> list[WrittenLength]:
-    """Return the length for each line of the script that calls backward; nothing for a line that cannot be read."""
-    examples = sum(len(event["rows"]) for events in update.of("forward") for event in events)
-    lengths = []
-    for of_line in by_line(update):
-        parts = list(reduced([event for _, event in of_line]))
-        if parts:
-            length = tuple(_length(part, world) for part in parts)
-            terms = sum(part["terms"] for part in parts[0])
-            means = all(each["mean"] for part in parts for each in part)
-            divisors = tuple(each["divisor"] for each in parts[0])
-            lengths.append(WrittenLength(length, sum(length) * examples / (terms or 1), means, divisors))
-    return lengths
-
-
-def _summary(update: Update) -> CheckResult:
+def _summary(update: Update, world: int) -> CheckResult:
     """Return the result for an update all of whose terms have the same weight."""
-    losses = [(of_line, parts) for of_line in by_line(update) if (parts := _parts(of_line))]
+    losses = [(of_line, parts) for of_line in by_line(update) if (parts := parts_of_line(of_line))]
     if not losses:
         return untested("the losses of an update do not have the same means and sums")
     of_line, parts = max(losses, key=lambda each: len(each[0]))
@@ -398,6 +219,9 @@ def _summary(update: Update) -> CheckResult:
     if len(parts) > 1:
         message += f", in {len(parts)} parts with the same divisors on all ranks"
     else:
-        message += f", each divided by {parts[0][0]['divisor']:g}"
+        divisor, length = parts[0][0]["divisor"], mean_length(parts[0], world)
+        message += f", each divided by {divisor:g}"
+        if divisor != 1 and abs(length - 1) > TOLERANCE:
+            message += f": {length:.4g} times their mean"
     others = len(losses) - 1
     return passed(f"{message}; {others} more such line{'s' if others > 1 else ''}" if others else message)
