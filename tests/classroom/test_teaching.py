@@ -21,7 +21,7 @@ def test_the_pages_that_are_made_from_the_book_are_those_made_now():
 
 def test_every_objective_is_read_with_the_tasks_that_ask_for_it():
     opening = (
-        "# 05 · Title\n\nWhen you are through you can\n\n1. do this, or that (exercise 05.1),\n"
+        "# 05 · Title\n\nAfter this chapter you can\n\n1. do this, or that (exercise 05.1),\n"
         "2. tell *two* apart (exercises 05.2 and 05.3), and\n"
         "3. write (exercise 05.4), and name it (exercise 05, in words),\n"
         "4. train.\n\n*Time: about 3. hours*"

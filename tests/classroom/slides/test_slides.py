@@ -104,7 +104,7 @@ def test_the_beats_of_a_chapter_in_order():
 def test_notes_have_the_words_around_a_slide_and_what_to_ask():
     cells = [
         markdown("# 99 · Title\n\n**What?**\n\nThis. And that. And more. And all."),
-        markdown("When you are through you can\n\n1. add,", name="objectives"),
+        markdown("After this chapter you can\n\n1. add,", name="objectives"),
         markdown(f"## First\n\nA claim.\n\nThe rule.\n\n{ASKED}"),
         code("print(1)", "1\n"),
         markdown("The lesson of it."),
