@@ -35,9 +35,9 @@ def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None =
         yield _waiting(run)
     loader = run.mean("loader")
     if loader > SMALL_SHARE * run.step:
-        yield f"The loader is too slow: a step waits {milliseconds(loader)} for it, {loader / run.step:.0%}."
+        yield f"Waiting for the loader takes {loader / run.step:.0%} of a step ({milliseconds(loader)})."
     if run.long_seconds > SMALL_SHARE * run.step:
-        yield f"{_long(run)}. They make the mean update {milliseconds(run.long_seconds)} longer."
+        yield f"{_long(run)}. This makes the mean update {milliseconds(run.long_seconds)} longer."
     if run.world > 1 and alone is not None:
         yield _efficiency_sentence(run, alone, efficiency(run, alone) if share is None else share)
 
@@ -57,8 +57,10 @@ def _long(run: MeasuredRun) -> str:
     rank, part = run.late(run.long)
     longest = milliseconds(float(run.seconds[run.long].mean()))
     who = "all ranks are" if rank is None else f"rank {rank} is"
+    count = int(run.long.sum())
+    take = "takes" if count == 1 else "take"
     return (
-        f"{run.long.sum()} of {plural(len(run.updates), 'update')} take more than {LONG:g} times the median, "
+        f"{count} of {plural(len(run.updates), 'update')} {take} more than {LONG:g} times the median, "
         f"{longest} on average, in which {who} longer {SLOW_IN[part]}"
     )
 
