@@ -95,9 +95,11 @@ def _unlike(parts: Sequence[Sequence[int]]) -> str:
     numbers = [len(of_rank) for of_rank in parts]
     if len(set(numbers)) > 1:
         counts = " ".join(map(str, numbers))
-        return f"the ranks call backward {counts} times here in an update: a loss or a micro-batch that some leave out?"
+        fact, causes = f"the ranks call backward {counts} times here in an update", "leave out, or have on another line"
+        return f"{fact}: a loss or micro-batch that some {causes}?"
     counts = " ".join(str(sum(of_rank)) for of_rank in parts)
-    return f"the losses of the ranks have {counts} means or sums: a term that only some ranks add?"
+    causes = "a term that only some ranks add, or a loop that is longer on some"
+    return f"the losses of the ranks have {counts} means or sums: {causes}?"
 
 
 DRAWN_WEIGHTS = "the ranks multiply their losses by different factors (mixup? a weight that was drawn?)"
