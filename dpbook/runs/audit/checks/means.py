@@ -51,21 +51,24 @@ def losses(run: RunJournals) -> CheckResult | None:
     number = 0
     for update in run.updates:
         for of_line in by_line(update):
-            parts = [[len(event["losses"] or ()) for at, event in of_line if at == rank] for rank in range(run.world)]
-            rank = first_deviating_rank(parts)
-            if rank is not None and not (_same_number_is_not_needed(of_line, run.world) and all(parts)):
-                place = next((event["place"] for at, event in of_line if at == rank), of_line[0][1]["place"])
-                return CheckResult("WARN", _unlike(parts), rank, None, update.number, place)
-            uncleared = [at for at in range(run.world) if not all(e["cleared"] for e in _first_of(of_line, at))]
-            if uncleared and len(uncleared) < run.world:
-                message = f"{ranks_in_words(uncleared)} did not clear gradients before this backward, the others did"
-                return CheckResult("WARN", message, uncleared[0], None, update.number, of_line[0][1]["place"])
-            number += len(parts[0])
+            if result := _differing_losses(of_line, update, run.world):
+                return result
+            number += sum(rank == 0 for rank, _ in of_line)
     return passed(plural(number, "backward")) if number else None
 
 
-def _first_of(of_line: list[tuple[int, Event]], rank: int) -> list[Event]:
-    return [event for at, event in of_line if at == rank][:1]
+def _differing_losses(of_line: list[tuple[int, Event]], update: Update, world: int) -> CheckResult | None:
+    parts = [[len(event["losses"] or ()) for at, event in of_line if at == rank] for rank in range(world)]
+    rank = first_deviating_rank(parts)
+    if rank is not None and not (_same_number_is_not_needed(of_line, world) and all(parts)):
+        place = next((event["place"] for at, event in of_line if at == rank), of_line[0][1]["place"])
+        return CheckResult("WARN", _unlike(parts), rank, None, update.number, place)
+    cleared = {at: event["cleared"] for at, event in reversed(of_line)}  # before each rank's first backward
+    uncleared = sorted(at for at in cleared if not cleared[at])
+    if 0 < len(uncleared) < world:
+        message = f"{ranks_in_words(uncleared)} did not clear gradients before this backward, the others did"
+        return CheckResult("WARN", message, uncleared[0], None, update.number, of_line[0][1]["place"])
+    return None
 
 
 def _same_number_is_not_needed(of_line: list[tuple[int, Event]], world: int) -> bool:
