@@ -83,7 +83,7 @@ def test_a_forecast_beside_what_was_measured(tmp_path):
         (LOOP.format(step="pass"), (), "no update of an optimizer was seen"),
         (LOOP.format(step="raise ValueError('oh')"), (), "ValueError: oh"),
         ("sys.exit(3)", (), "SystemExit: 3"),
-        (STEPS, ("--check", "2", "--updates", "2"), "torch's DDP as it is has to carry the gradients"),
+        (STEPS, ("--check", "2", "--updates", "2"), "the script must make some updates with torch's DDP"),
     ],
     ids=["no update", "raises", "exits", "no wrapper"],
 )

@@ -110,13 +110,13 @@ def test_a_report_beside_one_process(tmp_path):
     assert path == "report: runs/reports/train/report.html"
     data = json.loads((tmp_path / "runs" / "reports" / "train" / "report.json").read_text())
     assert (data["program"], data["updates"], data["unit"], data["failure"]) == ("train.py 8 -1", 8, "tokens", None)
-    assert data["rate"] == pytest.approx(2 * 12 / data["step"])
+    assert data["rate"] == pytest.approx(2 * 12 / data["mean"])
     simulated, what_is_missing = data["simulated"], data["not_measured"]["other buckets and more ranks"]
     assert simulated["step"] > simulated["exposed"] > 0  # of one message, whose time is known at its size alone
     assert simulated["rows"] == []
     assert what_is_missing == "all sums of gradients have 800 bytes, so latency and bandwidth cannot be told apart"
     alone = data["alone"]
-    assert alone["efficiency"] == pytest.approx(data["rate"] / (2 * alone["rate"]))
+    assert alone["efficiency"] == pytest.approx(alone["step"] / data["step"])  # as many examples on each rank
     page = tmp_path / "runs" / "reports" / "train" / "report.html"
     assert main(["report", str(page.parent)]) == 0
     assert "scaling efficiency" in page.read_text(encoding="utf-8")
