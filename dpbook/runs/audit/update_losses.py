@@ -17,8 +17,8 @@ def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
     A loss is identified by its line. Of several backwards after one forward each is a loss of its own.
 
     The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
-    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not: each
-    event says with ``cleared_before`` how many of its line these were.
+    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not;
+    ``cleared_before`` of each event is their number, for its line.
     """
     lines: dict[str, list[tuple[int, Event]]] = {}
     for rank, events in enumerate(update.before):

@@ -86,7 +86,8 @@ def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: st
     limits = [[event["most"] for event in of_rank] for of_rank in clips]
     other = first_deviating_rank(limits)
     if other is not None and all(each is not None for of_rank in limits for each in of_rank):
-        return f"the ranks clip to {' '.join(f'{of_rank[0]:g}' for of_rank in limits)}", clips[other][0]["place"]
+        nth = next(nth for nth, norms in enumerate(zip(*limits, strict=True)) if len(set(norms)) > 1)
+        return f"the ranks clip to {' '.join(f'{of_rank[nth]:g}' for of_rank in limits)}", clips[other][nth]["place"]
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
         if called:
