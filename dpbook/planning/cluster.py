@@ -276,7 +276,7 @@ def _tree(topology: Topology) -> Price:
     The first block takes 2(L − 1) hops in chains of L ranks and 4⌈log2 M⌉ between M nodes: an inner node serves one
     child after the other. (NCCL's tuner counts half of these, each twice as long as a ring's: 8.5 and 4.0 µs.) Further
     blocks follow without a latency of their own, as in `closed_forms.ring_without_rounds`. In lock step each pays one,
-    as in `closed_forms.double_binary_tree`: trees of a published sweep on 32 GPUs would cost 30 % too much from 8 MiB on.
+    as in `closed_forms.double_binary_tree`, and trees of a published sweep on 32 GPUs would cost 30 % too much.
     """
     latencies = 2 * (topology.per_node - 1) * topology.within.alpha + _between(topology)
     links = [topology.within.beta * topology.ports] * (topology.per_node > 1)
