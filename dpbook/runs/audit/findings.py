@@ -11,6 +11,8 @@ Status: TypeAlias = Literal["PASS", "FAIL", "WARN", "----"]
 """``"----"`` means not tested; the message then says why."""
 CLAIM_WIDTH = 66
 """Columns of a claim in the report."""
+NO_UPDATE = "is it an optimizer of torch.optim that steps, and in the process that was launched?"
+"""Question to a script that ended without an update."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def format_findings(findings: Sequence[Finding], updates: int, cost: float | Non
     report = [text for finding in findings for text in _finding_lines(finding)]
     if not updates:
         failed_first = any(finding.name == "end" and finding.failed for finding in findings)
-        reason = "the run failed before one" if failed_first else "is it an optimizer of torch.optim that steps?"
+        reason = "the run failed before one" if failed_first else NO_UPDATE
         report.append(f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: {reason}")
     if not any(finding.name.startswith("resume") for finding in findings):
         report.append(f"{'----':6}{'a stopped run resumes exactly':{CLAIM_WIDTH}}not tested: --resume says how")

@@ -3,9 +3,9 @@
     python -m dpbook.runs.launch.guard FOLDER SCRIPT [arguments]
     python -m dpbook.runs.launch.guard FOLDER -m MODULE [arguments]
 
-The script needs no change. Its error goes to FOLDER with the time, so that the launcher finds the first error of all
-ranks. If the rank is ended because another failed, its stack goes there; if the script finishes, an empty file does.
-The rank's last collectives go with each.
+The script needs no change, also if it starts its ranks with `torch.multiprocessing.spawn`. Its error goes to FOLDER
+with the time, so that the launcher finds the first error of all ranks. If the rank is ended because another failed, its
+stack goes there; if the script finishes, an empty file does. The rank's last collectives go with each.
 
 Three environment variables turn on more. With DPBOOK_START_TIMEOUT (seconds) a rank ends that waits longer for the
 others to join. With DPBOOK_CHECK_CALLS (seconds) the ranks compare their collectives before they call them.
@@ -30,6 +30,7 @@ from dpbook.core import end_with_parent, exit_without_teardown, import_without_c
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import CHECK_CALLS_VARIABLE, START_TIMEOUT_VARIABLE, WATCHER_VARIABLE
 from dpbook.runs.launch.rank_evidence import RankEvidence, drop_starter_frames, traceback_to
+from dpbook.runs.launch.spawned_ranks import call_spawned_functions
 from dpbook.runs.postmortem import flight_recorder
 
 POLL_SECONDS = 0.25
@@ -66,6 +67,7 @@ def main(arguments: list[str]) -> int:
         from dpbook.runs.launch import collective_check  # loads torch
 
         collective_check.install(timedelta(seconds=check_timeout))
+    call_spawned_functions()
     if watcher := os.environ.get(WATCHER_VARIABLE):
         importlib.import_module(watcher).install()
     try:
