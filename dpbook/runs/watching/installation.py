@@ -25,6 +25,12 @@ def install() -> None:
 
 
 _installed: list[Recorder] = []
+_RANK_AND_WORLD = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and Intel MPI
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+)
 
 
 def stop_watching() -> None:
@@ -87,7 +93,7 @@ def _place() -> tuple[int, int]:
     """Return this rank and the number of ranks."""
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("PMI_RANK", "PMI_SIZE")):
+    for rank, world in _RANK_AND_WORLD:
         if rank in os.environ and world in os.environ:
             return int(os.environ[rank]), int(os.environ[world])
     raise InvalidArgument("RANK and WORLD_SIZE", "not set", "set by what starts the ranks, such as torchrun or srun")

@@ -80,7 +80,12 @@ def test_a_script_that_torchrun_starts_is_recorded_for_an_audit(script, capsys):
 
 @pytest.mark.parametrize(
     "variables",
-    [{"RANK": "1", "WORLD_SIZE": "3"}, {"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}, {"PMI_RANK": "1", "PMI_SIZE": "3"}],
+    [
+        {"RANK": "1", "WORLD_SIZE": "3"},
+        {"SLURM_PROCID": "1", "SLURM_NTASKS": "3"},
+        {"PMI_RANK": "1", "PMI_SIZE": "3"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"},
+    ],
 )
 def test_a_rank_is_known_by_the_variables_of_its_launcher(tmp_path, monkeypatch, variables):
     for name in ("RANK", "WORLD_SIZE"):
@@ -93,7 +98,7 @@ def test_a_rank_is_known_by_the_variables_of_its_launcher(tmp_path, monkeypatch,
 
 
 def test_without_a_launcher_it_says_what_is_missing(tmp_path, monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "PMI_RANK"):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidArgument, match="RANK and WORLD_SIZE"), recording(tmp_path):
         pass
