@@ -40,7 +40,7 @@ notebooks: ## run the notebooks and compare (CHANGED=1: those that a change touc
 	@tools/venv.sh dev
 	$(BIN)/python -m $(if $(CHANGED),tools.touched_notebooks $(or $(BASE),HEAD),dpbook validate) --jobs $(JOBS) $(ARGS)
 
-proof: ## what takes too long for every change: matrices, faults, new random cases; up to 40 minutes, daily
+proof: ## what takes too long for every change: matrices, faults, new random cases; up to two hours, daily
 	@tools/venv.sh proof
 	$(BIN)/python -m pytest -n $(JOBS) -m "proof or hypothesis" --hypothesis-profile=searching --timeout=1200 --durations=10 tests $(ARGS)
 

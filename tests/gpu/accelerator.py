@@ -1,6 +1,7 @@
 """The device under test, a GPU or the stand-in: slow kernels, kernels that are timed, a stream that stands still."""
 
 import contextlib
+import math
 import threading
 import time
 from datetime import timedelta
@@ -67,13 +68,16 @@ class StandIn(Accelerator):
 
     @contextlib.contextmanager
     def watch(self):
-        """Yield a function that returns the seconds of all kernels of the block on the current stream."""
+        """Yield a function that returns the seconds of all kernels of the block on the current stream.
+
+        With ``at_most`` a kernel counts with at most so many seconds, whatever other work delayed it.
+        """
         stream = torch.accelerator.current_stream().stream_id
 
-        def seconds():
+        def seconds(at_most=math.inf):
             torch.accelerator.synchronize()
             computed = [span for span in spans if span.stream == stream and not span.name.startswith("c10d::")]
-            return sum(span.end - span.begin for span in computed)
+            return sum(min(span.end - span.begin, at_most) for span in computed)
 
         with sim.watch() as spans:
             yield seconds
@@ -169,9 +173,9 @@ class _Kernels(TorchDispatchMode):
     def _is_here(self, value):
         return isinstance(value, torch.Tensor) and value.device == self._gpu.device
 
-    def seconds(self):
+    def seconds(self, at_most=math.inf):
         torch.accelerator.synchronize()
-        return sum(begin.elapsed_time(end) for begin, end in self._spans) / 1e3
+        return sum(min(begin.elapsed_time(end) / 1e3, at_most) for begin, end in self._spans)
 
 
 def _starts_no_kernel(operation):

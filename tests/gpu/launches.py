@@ -139,7 +139,7 @@ def a_report_of_a_script_has_the_times_of_its_kernels(machine):
     script = [str(Path(__file__).with_name("timed_script.py")), str(width), "12", str(file)]
     options = ["--report", "--report-name", "timed"]
     ended = succeeded(machine.launch(*script, options=options, cwd=machine.folder))
-    folder, own = machine.folder / "runs" / "reports" / "timed", json.loads(file.read_text())
+    folder, (least, most) = machine.folder / "runs" / "reports" / "timed", json.loads(file.read_text())
     assert ended.stdout.splitlines()[-1] == f"report: {Path('runs', 'reports', 'timed', 'report.html')}", ended.stdout
     run = read_run(folder, machine.ranks)
     parts = run.all_parts
@@ -147,12 +147,13 @@ def a_report_of_a_script_has_the_times_of_its_kernels(machine):
     assert np.allclose(total, parts["step"], rtol=1e-9), parts
     assert all((parts[name] >= -1e-9).all() for name in PARTS), parts
     watched = float(parts["step"][:, 0].sum())
-    assert abs(watched - own) <= 0.05 * own + 2e-3, (watched, own)
+    assert 0.999 * least <= watched <= 1.001 * most, (least, watched, most)
     passes = float((parts["computation"] + parts["optimizer"])[:, 0].sum())
-    assert machine.is_stand_in or passes >= 0.5 * own, (passes, own)  # the host launches faster than they compute
+    assert machine.is_stand_in or passes >= 0.5 * least, (passes, least)  # the host launches faster than they compute
     assert machine.ranks == 1 or (parts["hidden"] + parts["exposed"]).min() > 0, parts
     data = json.loads((folder / "report.json").read_text())
-    figures = {"steps by events of the script, s": own, "as they are watched, s": watched, "step, s": data["step"]}
+    figures = {"by the script's events at least, s": least, "at most, s": most, "as they are watched, s": watched}
+    figures["step, s"] = data["step"]
     return figures | {part: data["ranks"][0][part] for part in (*PARTS, "hidden")} | {"not": data["not_measured"]}
 
 

@@ -80,10 +80,10 @@ def clocks_measure_kernels_and_not_launches(gpu):
         with model.no_sync(), gpu.watch() as kernels:
             layers = measure_layers(net, lambda: loss(net), repeats=1)
             seconds = sum(layer.forward + layer.backward for layer in layers)
-            assert seconds >= 0.4 * kernels(), "measure_layers is too short"  # of two passes one counts
+            assert seconds >= 0.4 * kernels(at_most=SLOWER), "measure_layers is too short"  # of two passes one counts
         with gpu.watch() as kernels:
             forward, backward, *sent = observe_step(model, loss, link)
-            assert backward.end - forward.start >= 0.8 * kernels(), "observe_step is too short"
+            assert backward.end - forward.start >= 0.8 * kernels(at_most=SLOWER), "observe_step is too short"
     assert sent
     assert all(span.start >= forward.end == backward.start for span in sent)
     return {"step, s": step, "layers, s": seconds}
@@ -116,7 +116,8 @@ def a_forecast_has_the_devices_moments(gpu):
         assert [len(one.gaps) for one in carried] == [6] * 4
         with gpu.slower(SLOWER), gpu.watch() as kernels:
             passes = sum(sum(one.forwards) + sum(one.backwards) for one in updates(alone, check=False))
-            assert passes >= 0.4 * kernels() > 0  # others are the optimizer's, and the net's way to the device
+            # The other kernels are the optimizer's, and the net's way to the device.
+            assert passes >= 0.4 * kernels(at_most=SLOWER) > 0
     return {"passes, s": passes}
 
 
@@ -175,7 +176,7 @@ def the_training_program_trains_as_on_the_cpu(gpu):
             _, run = losses(Options(name="watched", out=folder, **SMALL), gpu.device)
             with gpu.slower(1e-3), gpu.watch() as kernels:
                 run.advance()
-                spent = kernels()
+                spent = kernels(at_most=1e-3)
         parts = split([[updates[-1]]])
         assert float(parts["step"][0, 0]) >= 0.6 * spent > 0, "the parts of a step are too short"
         assert float((parts["step"] - parts["rest"])[0, 0]) >= 0.4 * spent, "what a step computes is in no part"
@@ -263,7 +264,7 @@ def _trained(gpu, folder):
         lines = Metrics(options.folder / str(run.rank), 0)
         with gpu.slower(1e-3), gpu.watch() as kernels, patch.object(trainer, "TRACE_AFTER", 2):
             trainer.train(run, lines, MagicMock())
-            seconds = kernels()
+            seconds = kernels(at_most=1e-3)
     small_sweep = patch.multiple(prediction, REPEATS=1, ALWAYS_MEASURED_BYTES=2**18)
     with gpu.slower(1e-3), small_sweep:
         predicted = prediction.predict(run)

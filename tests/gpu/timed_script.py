@@ -1,4 +1,4 @@
-"""Train with torch's DDP as a user would, and write the seconds of the updates by the script's own events.
+"""Train with torch's DDP as a user would, and write between which seconds the updates took by the script's own events.
 
 timed_script.py WIDTH UPDATES FILE
 """
@@ -24,16 +24,16 @@ def main(width, updates, file):
     net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(4)]).to(device)
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters())
-    events = []
-    for _ in range(updates):
+    before, after = ([torch.Event(device, enable_timing=True) for _ in range(updates)] for _ in range(2))
+    for update in range(updates):
         model(torch.ones(width, width, device=device)).square().mean().backward()
+        before[update].record()
         optimizer.step()
+        after[update].record()
         optimizer.zero_grad()
-        event = torch.Event(device, enable_timing=True)
-        event.record()
-        events.append(event)
     torch.accelerator.synchronize()
-    seconds = 1e-3 * events[WARMUP - 1].elapsed_time(events[-1])
+    first = WARMUP - 1  # an update ends somewhere in the optimizer's step
+    seconds = [1e-3 * after[first].elapsed_time(before[-1]), 1e-3 * before[first].elapsed_time(after[-1])]
     if dist.get_rank() == 0:
         with open(file, "w") as output:
             json.dump(seconds, output)
