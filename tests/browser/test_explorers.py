@@ -155,6 +155,7 @@ def shut_down(notebook):
     expect(notebook.panel.get_by_text("No Kernel")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_a_figure_of_a_readers_own_says_without_its_kernel_what_to_do_and_that_works(run):
     setup, shown = OWN.rsplit("\n\n", 1)
     notebook = run(setup, shown)

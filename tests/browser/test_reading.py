@@ -75,6 +75,7 @@ def stored(lab, open_notebook):
     return stored
 
 
+@pytest.mark.proof
 def test_a_new_kernel_is_announced_until_the_first_cell_has_run(stored):
     notebook = stored(dpbook={"title": "Two cells"})
     line = notebook.panel.get_by_text("This kernel has run nothing yet")

@@ -160,6 +160,7 @@ def test_it_steps_after_every_reopening_with_a_kernel_and_without(notebook):
     expect(notebook.panel.get_by_text("model not found")).to_have_count(0)
 
 
+@pytest.mark.proof
 def test_as_a_page_without_a_server_it_steps_and_without_scripts_it_moves(chromium):
     html = play(ring(4))._repr_mimebundle_()[0]["text/html"]
     page = chromium.new_page()

@@ -8,6 +8,7 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api")
 
 
+@pytest.mark.proof
 def test_from_the_map_to_a_chapter_that_nobody_has_run_and_on_to_its_exercises(open_notebook):
     start = open_notebook("chapters/00_start_here.ipynb")
     chapter = follow(start, ".jp-OutputArea", "05 All-reduce", "chapters/05_all_reduce.ipynb")

@@ -54,13 +54,16 @@ def call_spawned_functions() -> None:
 
 @contextmanager
 def _stores_of_the_script() -> Iterator[None]:
-    """Have rank 0 serve a store at a port that the script chooses, as it does where nothing has launched it."""
+    """Have rank 0 serve a store at a port that the script chooses, as it does where nothing has launched it.
+
+    Changes of the environment end with the block, as they would end with the process.
+    """
     rendezvous = importlib.import_module("torch.distributed.rendezvous")  # the package has a function of this name
-    served, create = os.environ.get("MASTER_PORT"), rendezvous._create_c10d_store
+    environment, create = dict(os.environ), rendezvous._create_c10d_store
 
     def create_store(hostname: str, port: int, *others: Any, **options: Any) -> Any:
-        if str(port) != served:
-            os.environ[AGENT_STORE] = str(False)
+        is_launchs = str(port) == environment.get("MASTER_PORT")
+        os.environ[AGENT_STORE] = environment.get(AGENT_STORE, str(False)) if is_launchs else str(False)
         return create(hostname, port, *others, **options)
 
     rendezvous._create_c10d_store = create_store  # type: ignore[attr-defined]
@@ -68,3 +71,5 @@ def _stores_of_the_script() -> Iterator[None]:
         yield
     finally:
         rendezvous._create_c10d_store = create  # type: ignore[attr-defined]
+        os.environ.clear()
+        os.environ.update(environment)

@@ -184,7 +184,8 @@ def peaks(folder, adapter_rank):
     ), torch.accelerator.max_memory_allocated()
 
 
-@pytest.mark.parametrize("adapter_rank", [pytest.param("16", marks=pytest.mark.proof), "256"])
+@pytest.mark.proof
+@pytest.mark.parametrize("adapter_rank", ["16", "256"])
 @pytest.mark.processes
 @pytest.mark.skipif(sim.missing() is not None, reason=str(sim.missing()))
 def test_a_rehearsal_has_the_peak_of_training(adapter_rank, tmp_path):

@@ -113,8 +113,9 @@ def test_a_rank_that_does_not_join_at_the_start_is_named_in_time(tmp_path):
     ]
 
 
+@proof
 @pytest.mark.processes
-@pytest.mark.parametrize("requested", [False, pytest.param(True, marks=proof)])
+@pytest.mark.parametrize("requested", [False, True])
 def test_torchruns_own_report_is_shown_on_request(tmp_path, requested):
     (tmp_path / "fails.py").write_text('raise ValueError("on purpose")')
     options = ["--torchrun-report"] if requested else []
@@ -212,6 +213,7 @@ def to_the_end(launch):
     return output
 
 
+@proof
 @pytest.mark.processes
 def test_the_trainer_ends_in_a_report_that_compares_it_with_one_process(tmp_path):
     small = ["--context", "32", "--batch", "2"]
@@ -307,7 +309,7 @@ Such a callback ends every import: it releases the lock of the module."""
 
 
 @pytest.mark.processes
-@each("name", ["SIGINT", "SIGUSR1"])
+@pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=proof), "SIGUSR1"])
 def test_a_signal_that_arrives_while_a_launch_imports_is_not_lost(tmp_path, name):
     (tmp_path / "ends.py").write_text("")
     number = signal.Signals[name]

@@ -122,6 +122,7 @@ def test_a_report_beside_one_process(tmp_path):
     assert "scaling efficiency" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.proof
 @processes
 def test_a_run_that_fails_is_diagnosed_as_ever_and_reported_until_then(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
