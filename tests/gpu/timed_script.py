@@ -1,4 +1,4 @@
-"""Train with torch's DDP as a user would, and write between which seconds the updates took by the script's own events.
+"""Train with torch's DDP as a user would, and write bounds of the updates' seconds by the script's own events.
 
 timed_script.py WIDTH UPDATES FILE
 """
