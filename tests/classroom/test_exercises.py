@@ -305,7 +305,7 @@ def test_a_wrong_prediction_does_not_reveal_the_right_one():
 def test_the_bytes_of_a_reduce_scatter_are_reported_of_the_largest_world():
     reference = answers(read(EXERCISES / "solutions" / "05_all_reduce.ipynb"))["05.4"]
     case = judge(task("05.4"), LocalAnswer(reference)).cases[-1]
-    assert case.note == "1,440 bytes per rank, at par for 192 numbers on 16 ranks"  # 15 of 16 chunks of 12 · 8 bytes
+    assert case.note == "672 bytes per rank, at par for 96 numbers on 8 ranks"  # 7 of 8 chunks of 12 · 8 bytes
 
 
 def test_each_mistake_of_the_exchange_fails_a_check_of_its_own():

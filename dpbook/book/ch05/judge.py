@@ -37,6 +37,8 @@ from dpbook.collectives import (
 
 WORLDS = (1, 2, 5, 7, 16)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)
+PROGRAM_WORLDS = (2, 5, 7, 8, 1)
+"""Worlds of rank programs, whose ranks may be processes. One rank has no peer, and would say less about a mistake."""
 
 # 05.1: debug the ring
 
@@ -172,7 +174,7 @@ def par_bytes(answer: Answer, rng: np.random.Generator) -> ParResult:
 
 def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
     """Yield recordings, after a check that each leaves the right chunk complete on the right rank."""
-    for world in (*WORLDS[1:], 1):  # one rank has no peer, and would say less about a mistake
+    for world in PROGRAM_WORLDS:
         for size in sizes(world):
             where = f"world {world}, size {size}"
             by_hand = f"collectives.record(reduce_scatter, {world}, {size})"
@@ -198,7 +200,8 @@ def program_bytes(answer: Answer, rng: np.random.Generator) -> ParResult:
     for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
         sent = count(recorded, size, 8).busiest_bytes
         notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "byte(s) per rank", where)
-    return replace(notes[max(WORLDS)], of=f" for {12 * max(WORLDS)} numbers on {max(WORLDS)} ranks")
+    world = max(PROGRAM_WORLDS)
+    return replace(notes[world], of=f" for {12 * world} numbers on {world} ranks")
 
 
 # 05.5: find the fault

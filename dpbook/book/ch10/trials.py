@@ -19,7 +19,7 @@ from dpbook.overlap import Plan, Tensor, plan
 
 Array = NDArray[np.float64]
 ITEMSIZE = 8
-STEPS = 3
+STEPS = 2
 
 
 @dataclass(frozen=True)

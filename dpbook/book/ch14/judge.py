@@ -50,7 +50,7 @@ def _run(answer: Answer, trial: HookTrial) -> Ranks:
 def _trials(rng: np.random.Generator) -> Iterator[HookTrial]:
     """Yield the trials that all checks share."""
     drawing = of_all_checks(rng)
-    return (HookTrial.draw(drawing, world, steps=3) for world in WORLDS)
+    return (HookTrial.draw(drawing, world, steps=2) for world in WORLDS)
 
 
 def whole(answer: Answer, rng: np.random.Generator) -> None:
