@@ -52,7 +52,7 @@ def _waits(gpu, call, patience):
 
 @check()
 def who_waits_for_the_device(gpu):
-    """Calls that need values on the host wait for the stream; others, and non_blocking copies from pinned memory, do not."""
+    """Calls that need values on the host wait for the stream; others, and pinned non_blocking copies, do not."""
     x, pinned, target = gpu.ones(8), torch.ones(2**10).pin_memory(), gpu.ones(2**10)
     go_on = {
         "x + 1": lambda: x + 1, "x.sum()": x.sum, "x.shape": lambda: x.shape,
