@@ -11,16 +11,19 @@ import pytest
 import yaml
 
 import dpbook
+from dpbook.app.command_line import main
 from dpbook.classroom.sandbox import server
 from dpbook.core import DpbookError, checkout
+from tests.cases import each
 
 ROOT = checkout.root()
 LINK = re.compile(r"\]\(([^)]+)\)")
 
 
-def build(source, target):
-    """Build the wheel and the source distribution of the repository ``source``; no network is asked."""
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+def build(source, target, *kinds):
+    """Build distributions of the repository ``source``: "wheel", "sdist", or both; no network is asked."""
+    chosen = [word for kind in kinds for word in ("-t", kind)]
+    command = [sys.executable, "-m", "hatchling", "build", *chosen, "-d", str(target)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
 
 
@@ -88,7 +91,7 @@ def test_the_source_distribution_holds_every_file_of_the_repository(sdist):
 def test_from_the_source_distribution_the_same_wheel_is_built(sdist, wheel, tmp_path):
     sdist.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
-    build(source, tmp_path)
+    build(source, tmp_path, "wheel")
     assert wheel_files(tmp_path) == wheel
 
 
@@ -127,6 +130,14 @@ def test_an_installed_package_has_the_book_and_says_where_the_rest_is(installed,
     assert checkout.book() == installed / "published"
     with pytest.raises(DpbookError, match=re.escape("clone the repository")):
         checkout.solutions()
+
+
+@each("command", [["course", "7", "--to", "course"], ["nbgrader", "class"], ["validate"]])
+def test_a_command_that_needs_the_repository_says_so(installed, capsys, command):
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "clone the repository (https://" in err
 
 
 def test_the_readers_copy_of_an_installed_book_lies_in_the_current_folder(installed, tmp_path, monkeypatch):

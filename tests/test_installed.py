@@ -28,7 +28,7 @@ SECONDS = 120
 def environment(tmp_path_factory):
     """A virtual environment with the wheel; all that it needs comes from the packages of the tests' environment."""
     folder = tmp_path_factory.mktemp("installed")
-    build(ROOT, folder / "dist")
+    build(ROOT, folder / "dist", "wheel")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     (packages,) = (folder / "venv" / "lib").glob("python3*/site-packages")
     others = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
@@ -52,7 +52,7 @@ def dpbook(environment, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.processes
+@pytest.mark.proof
 def test_what_needs_the_repository_says_so(dpbook, environment):
     code = "import dpbook; print(dpbook.__file__)"
     python = [str(environment / "bin" / "python"), "-c", code]

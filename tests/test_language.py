@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -105,6 +106,7 @@ def test_names_and_docstrings_of_tests_and_tools_obey_the_same_rules(folder):
     assert {path: rows for path, rows in allowed.items() if rows} == {}
 
 
+@cache
 def parsed(path):
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 

@@ -1,10 +1,15 @@
-"""Exercise 10: an answer that sends after backward cannot claim, in its own process, that it sent during backward."""
+"""Can an answer claim in its own process what it did not do, or keep there what it should have saved?
+
+In exercise 10.2 it may send after backward and claim that it sent during backward; in 11.5 the process that saves a run
+is not the one that resumes it.
+"""
 
 import pytest
 
 from dpbook.classroom import judge, task
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.sandbox.servers import Servers
+from tests.classroom.mutants.ch11 import LOADED, SAVED
 from tests.classroom.mutants.edits import reference
 
 pytestmark = pytest.mark.processes
@@ -26,6 +31,11 @@ FORGED = {
     ),
     "a finish that came before": ("wire.log.insert(0, ('finish', 0))", ""),
 }
+KEPT_BY_THE_FUNCTION = {
+    f"return weights, {SAVED}": f"train_on.kept = {SAVED}\n    return weights, {{'at': 0}}",
+    LOADED: LOADED.replace("= saved", "= train_on.kept"),
+}
+"""Edits of the right answer to 11.5: what a resumed run needs stays in the process."""
 
 
 @pytest.fixture(scope="module")
@@ -34,25 +44,31 @@ def servers():
         yield started
 
 
-def judged(servers, changes):
-    imports, name, text = reference("10.2")
+def judged(servers, number, changes):
+    imports, name, text = reference(number)
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
     answer = RemoteAnswer(servers, [("cell-1", f"{imports}\n{text}")], name, torch=True)
-    report = judge(task("10.2"), answer, 3)
+    report = judge(task(number), answer, 3)
     answer.close()
     return report
 
 
-def test_the_right_answer_has_all_points(servers):
-    assert judged(servers, {}).passed
+@pytest.mark.parametrize("number", ["10.2", "11.5"])
+def test_the_right_answer_has_all_points(servers, number):
+    assert judged(servers, number, {}).passed
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_an_answer_that_sends_late_earns_nothing(servers, name):
     before, after = FORGED[name]
     changes = {old: new.format(forged=before, after=after) for old, new in LATE.items()}
-    report = judged(servers, changes)
+    report = judged(servers, "10.2", changes)
     assert report.points == 0, report
     assert report.answered
+
+
+def test_a_run_is_resumed_in_a_process_that_has_only_what_was_saved(servers):
+    report = judged(servers, "11.5", KEPT_BY_THE_FUNCTION)
+    assert report.points == 1, report
