@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from threading import Lock
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from dpbook.core.errors import InvalidArgument
@@ -150,6 +150,16 @@ def own_modules() -> list[ModuleType]:
     """Return the loaded modules that belong to the user: read from a file, and not installed."""
     loaded = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     return [module for module in loaded if vars(module).get("__file__") and not _is_installed(module)]
+
+
+def name_replacements(replaced: Iterable[tuple[Any, Any]]) -> None:
+    """Let names that the user's modules have imported name the second of each pair if they name the first."""
+    new = {id(before): after for before, after in replaced}
+    for module in [*own_modules(), sys.modules["__main__"]]:
+        functions = [value for value in vars(module).values() if isinstance(value, FunctionType)]
+        own = [each.__globals__ for each in functions if each.__module__ == module.__name__]  # runpy
+        for names in {id(names): names for names in (vars(module), *own)}.values():
+            names.update({name: new[id(value)] for name, value in names.items() if id(value) in new})
 
 
 @functools.cache

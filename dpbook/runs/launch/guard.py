@@ -3,7 +3,7 @@
     python -m dpbook.runs.launch.guard FOLDER SCRIPT [arguments]
     python -m dpbook.runs.launch.guard FOLDER -m MODULE [arguments]
 
-The script needs no change, also if it starts its ranks with `torch.multiprocessing.spawn`. Its error goes to FOLDER
+The script needs no change, also if it starts its ranks itself: see `spawned_ranks`. Its error goes to FOLDER
 with the time, so that the launcher finds the first error of all ranks. If the rank is ended because another failed, its
 stack goes there; if the script finishes, an empty file does. The rank's last collectives go with each.
 
@@ -12,34 +12,17 @@ others to join. With DPBOOK_CHECK_CALLS (seconds) the ranks compare their collec
 DPBOOK_WATCHER names a module whose ``install()`` is called before the script begins.
 """
 
-import errno
-import importlib
+import importlib.util
 import os
 import runpy
-import shutil
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 
 from dpbook.core import end_with_parent, exit_without_teardown, import_without_collection
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.command import CHECK_CALLS_VARIABLE, START_TIMEOUT_VARIABLE, WATCHER_VARIABLE
-from dpbook.runs.launch.rank_evidence import RankEvidence, drop_starter_frames, traceback_to
-from dpbook.runs.launch.spawned_ranks import call_spawned_functions
-from dpbook.runs.postmortem import flight_recorder
-
-POLL_SECONDS = 0.25
-"""Interval at which the start watchdog looks at the stack of the main thread."""
-FULL_DISK_BYTES = 2**20
-"""A disk with less free space counts as full."""
-_ARCHIVE_WRITER = "inline_container.cc"
-"""torch's source file of the writer of archives, which its errors name."""
-_SERIALIZATION = os.path.join("torch", "serialization.py")
+from dpbook.runs.launch.rank_setup import begin_rank, end_rank, joins, write_error
+from dpbook.runs.launch.spawned_ranks import PATIENCE_SECONDS, Place, names_processes, wait_for_first, watch_processes
 
 
 def main(arguments: list[str]) -> int:
@@ -49,27 +32,13 @@ def main(arguments: list[str]) -> int:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     folder, rank = Path(arguments[0], failure_files.ATTEMPT_FOLDER.format(restarts)), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (
-        failure_files.ERROR_FILE,
-        failure_files.STACK_FILE,
-        failure_files.RESULT_FILE,
-        failure_files.CALLS_FILE,
-        failure_files.HEARTBEAT_FILE,
-        f"{failure_files.HANDLED_ERRORS_FOLDER}/{failure_files.ERROR_FILE}",
-    ):  # if another node restarted all ranks, the number of the attempt is the same
-        (folder / name.format(rank)).unlink(missing_ok=True)
-    stack = open(folder / failure_files.STACK_FILE.format(rank), "a")  # noqa: SIM115  # open until the process ends
-    (folder / failure_files.PROCESS_ID_FILE.format(rank)).write_text(str(os.getpid()))
-    RankEvidence(folder, rank, stack).watch()
-    if start_timeout := float(os.environ.get(START_TIMEOUT_VARIABLE, 0)):
-        watch_start(start_timeout, lambda: _give_up(folder, rank, start_timeout))
-    if check_timeout := float(os.environ.get(CHECK_CALLS_VARIABLE, 0)):
-        from dpbook.runs.launch import collective_check  # loads torch
-
-        collective_check.install(timedelta(seconds=check_timeout))
-    call_spawned_functions()
-    if watcher := os.environ.get(WATCHER_VARIABLE):
-        importlib.import_module(watcher).install()
+    evidence = begin_rank(folder, rank)
+    place, thread = Place.of_this_process(folder), threading.get_ident()
+    watch_processes(place, lambda: joins(thread), evidence.stop)
+    if rank != place.first and names_processes(_source(arguments)):
+        wait_for_first(place, evidence.stop, PATIENCE_SECONDS)
+    status: int = 0
+    failure: BaseException | None = None
     try:
         if arguments[1] == "-m":
             sys.argv = arguments[2:]
@@ -79,33 +48,30 @@ def main(arguments: list[str]) -> int:
             sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
-        if status := _status(error):
-            _write_error(folder, rank, error)
-            return status
+        status, failure = _status(error), error
     except BaseException as error:  # the launcher reports every kind of error
-        print(_write_error(folder, rank, explain_full_disk(error)), file=sys.stderr, end="")
-        return 1
-    flight_recorder.write_calls(folder, rank)
-    (folder / failure_files.RESULT_FILE.format(rank)).touch()
-    return 0
+        status, failure = 1, error
+    started = place.status_of_started()
+    if started is not None:
+        status = started
+    elif status and failure:
+        text = write_error(folder, rank, failure)
+        print("" if isinstance(failure, SystemExit) else text, file=sys.stderr, end="")
+    if not status:
+        place.end_script()
+        end_rank(folder, rank)
+    return status
 
 
-def _write_error(folder: Path, rank: int, error: BaseException) -> str:
-    """Write the error and the last collectives; return the error's traceback."""
-    flight_recorder.write_calls(folder, rank)
-    trace = drop_starter_frames(error.__traceback__)
-    return failure_files.write_error(folder, rank, error, trace, joined=flight_recorder.joined())
-
-
-def _give_up(folder: Path, rank: int, seconds: float) -> None:
-    """End this process, whose main thread waits inside torch."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    sizes = [each.f_locals.get("world_size") for each, _ in traceback.walk_stack(frame) if _is_join(each)]
-    asked = f"; it was given world_size={sizes[0]}" if sizes and sizes[0] not in (None, -1) else ""
-    error = TimeoutError(f"{failure_files.NOT_JOINED} within {seconds:g} s{asked}")
-    trace = drop_starter_frames(traceback_to(frame))
-    print(failure_files.write_error(folder, rank, error, trace), file=sys.stderr, end="", flush=True)
-    os._exit(1)
+def _source(arguments: list[str]) -> str | None:
+    """Return the path of the script or module, None if there is none."""
+    if arguments[1] != "-m":
+        return arguments[1]
+    try:
+        found = importlib.util.find_spec(arguments[2])
+    except (ImportError, ValueError):
+        return None
+    return found.origin if found else None
 
 
 def _status(error: SystemExit) -> int:
@@ -113,76 +79,6 @@ def _status(error: SystemExit) -> int:
         return error.code or 0
     print(error.code, file=sys.stderr)
     return 1
-
-
-def watch_start(seconds: float, give_up: Callable[[], None]) -> None:
-    """Call ``give_up`` from a thread if the main thread stays in `init_process_group` for so many ``seconds``.
-
-    torch waits for ten minutes or for thirty, and names no rank. Only the first call counts; nothing happens in a
-    program that never calls it.
-    """
-    thread = threading.get_ident()
-
-    def watch() -> None:
-        begun: float | None = None
-        while True:
-            time.sleep(POLL_SECONDS)
-            if not _joins(thread):
-                if begun is not None:
-                    return
-            elif begun is None:
-                begun = time.monotonic()
-            elif time.monotonic() - begun > seconds:
-                give_up()
-                return
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _joins(thread: int) -> bool:
-    """Return True if the thread is in `init_process_group`.
-
-    The frame is a local variable of this function alone: kept while the watchdog sleeps, it would keep the tensors of
-    the script's function from being freed. Adam's temporaries were seen to last into the next step.
-    """
-    frame = sys._current_frames().get(thread)
-    return bool(frame) and any(_is_join(caller) for caller, _ in traceback.walk_stack(frame))
-
-
-def _is_join(frame: FrameType) -> bool:
-    return frame.f_code.co_name == failure_files.JOIN_FUNCTION
-
-
-def explain_full_disk(error: BaseException) -> BaseException:
-    """Return the `OSError` that `torch.save` hides when the disk is full, with the file's name; else ``error`` itself.
-
-    torch reports only "unexpected pos 704 vs 598".
-    """
-    if _ARCHIVE_WRITER not in str(error):
-        return error
-    path = next(_saved_files(error), None)
-    earlier = failure_files.earlier_errors(error)
-    reported = any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in earlier)
-    if not reported and (path is None or not _is_full(path)):
-        return error
-    plain = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *([str(path)] if path else []))
-    plain.__cause__ = error
-    return plain.with_traceback(error.__traceback__)
-
-
-def _saved_files(error: BaseException) -> Iterator[Path]:
-    """Yield the file that `torch.save` was given, by name or open."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name == "save" and frame.f_code.co_filename.endswith(_SERIALIZATION):
-            file = frame.f_locals.get("f")
-            name = getattr(file, "name", file)
-            if isinstance(name, (str, os.PathLike)):
-                yield Path(name)
-
-
-def _is_full(path: Path) -> bool:
-    folder = path.resolve().parent
-    return folder.is_dir() and shutil.disk_usage(folder).free < FULL_DISK_BYTES
 
 
 if __name__ == "__main__":

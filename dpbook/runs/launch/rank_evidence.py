@@ -12,6 +12,8 @@ does for its signal handlers, shares it with the thread. SIGABRT is answered in 
 import ctypes
 import faulthandler
 import json
+import multiprocessing.process
+import multiprocessing.spawn
 import os
 import runpy
 import select
@@ -36,7 +38,12 @@ WAITING_SECONDS = 3.0
 _C_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _handlers_in_use: list[object] = []
 """Handlers that C code points to, which must not be collected."""
-_STARTERS = (str(PACKAGE / "runs" / "launch" / "guard.py"), runpy.__file__, "<frozen runpy>")
+_STARTERS = (
+    *(str(PACKAGE / "runs" / "launch" / name) for name in ("guard.py", "spawned_ranks.py")),
+    runpy.__file__, "<frozen runpy>", multiprocessing.spawn.__file__, multiprocessing.process.__file__,
+    os.path.join("torch", "multiprocessing", "spawn.py"),
+)  # fmt: skip
+"""Ends of the names of files whose functions start a script, or a function of it in another process."""
 
 
 class RankEvidence:
@@ -46,6 +53,7 @@ class RankEvidence:
         self._folder, self._rank, self._stack = folder, rank, stack
         self._lock = threading.RLock()  # reentrant: a signal may interrupt the main thread while it holds the lock
         self._set_wakeup_fd, self._program_fd = signal.set_wakeup_fd, -1
+        self._stopped = False
 
     def watch(self) -> None:
         """Begin to watch; to be called from the main thread."""
@@ -59,11 +67,18 @@ class RankEvidence:
         os.register_at_fork(after_in_child=self._reset_after_fork)
         threading.Thread(target=self._run, args=(reader,), daemon=True, name="dpbook evidence").start()
 
+    def stop(self) -> None:
+        """Write nothing more: another process has become this rank."""
+        self._stopped = True
+        faulthandler.unregister(signal.SIGTERM)
+
     def write(self) -> None:
         """Write the last collectives, the error being handled, and then all stacks unless they are written already.
 
         The stacks are last: when the launcher finds them it ends the rank.
         """
+        if self._stopped:
+            return
         with self._lock:
             flight_recorder.write_calls(self._folder, self._rank)
             if error := _handled_error():
@@ -118,6 +133,8 @@ class RankEvidence:
 
     def _write_heartbeat(self, since: float, limit: float | None) -> None:
         """Write the time of the last progress, and torch's timeout of the collective that the rank waits in."""
+        if self._stopped:
+            return
         try:
             path = self._folder / failure_files.HEARTBEAT_FILE.format(self._rank)
             path.write_text(json.dumps({"since": since, "limit": limit}))
@@ -167,7 +184,7 @@ def traceback_to(frame: FrameType | None, onward: TracebackType | None = None) -
 
 def drop_starter_frames(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback without the frames that started the script."""
-    while trace and trace.tb_frame.f_code.co_filename in _STARTERS:
+    while trace and trace.tb_frame.f_code.co_filename.endswith(_STARTERS):
         trace = trace.tb_next
     return trace
 

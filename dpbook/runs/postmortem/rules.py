@@ -77,9 +77,7 @@ def _raised(evidence: LaunchEvidence, errors: Mapping[int, Mapping[str, Any]]) -
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
     elif spawned := _SPAWNED.match(message):
-        message = f"{spawned[3]} (in process {spawned[1]} of those that the script starts itself with "
-        message += "torch.multiprocessing.spawn: every rank started all of them; give --nproc their number)"
-        kind = spawned[2]
+        kind, message = spawned[2], f"{spawned[3]} (in process {spawned[1]} of those that the script starts itself)"
     when = "" if first.get("joined", True) or evidence.world == 1 else ", before it joined the process group"
     error = f"{kind}: {message}" if message else kind
     return f"rank {rank} failed first{when}: {error}\n\n{first['traceback'].rstrip()}"

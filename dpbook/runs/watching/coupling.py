@@ -6,7 +6,8 @@ from the graph that the script has built: nothing of the script runs again. Wher
 shapes of the graph's nodes show some couplings.
 """
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -21,8 +22,22 @@ _MOST_EDGES = 16
 COUPLED = "the loss of an example depends on the other examples of its rank's batch"
 HOOKS_ARE_SEEN = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 """Whether this torch tells if a saved tensor is unpacked by a hook; 2.9 does not."""
+_HOOKED = "dpbook: it has a hook"
+"""Key in the metadata of a graph's node."""
 _DISTANCES = ("CdistBackward", "EuclideanDistBackward")
 _SELECTIONS = ("TopkBackward", "SortBackward", "KthvalueBackward")
+
+
+def mark_hooks(register_hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `torch.Tensor.register_hook` that marks the nodes whose outputs get a hook, for they do not show it."""
+
+    @functools.wraps(register_hook)
+    def register(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+        if tensor.grad_fn is not None:
+            tensor.grad_fn.metadata[_HOOKED] = True
+        return register_hook(tensor, hook)
+
+    return register
 
 
 def describe_coupling(loss: torch.Tensor, batch: int) -> str:
@@ -64,8 +79,9 @@ def _multiplies_examples(node: Any, batch: int) -> bool:
 def depends_on_other_examples(loss: torch.Tensor, batch: int) -> bool | None:
     """Return whether it does, for a loss over ``batch`` examples; None where this cannot be found out.
 
-    The graph may consist of torch's own nodes only: the backward of a function that the script or a wrapper has written
-    may communicate, and saved tensors that are unpacked by hooks may be computed again.
+    The graph may consist of torch's own nodes only, without hooks: the backward of a function that the script or a
+    wrapper has written may communicate, as may a hook, and saved tensors that are unpacked by hooks may be computed
+    again.
     """
     graph = list(nodes(loss))
     if batch < 2 or not HOOKS_ARE_SEEN or any(map(_has_side_effects, graph)):
@@ -119,7 +135,11 @@ def _has_side_effects(node: Any) -> bool:
     """Whether a node's backward may do more than compute: all but torch's own, whose names end in a digit."""
     name = str(node.name())
     own = name[-1].isdigit() or name == "torch::autograd::AccumulateGrad"
-    return not own or any(_is_packed(node, saved) for saved in dir(node) if saved.startswith("_raw_saved_"))
+    return (
+        not own
+        or _HOOKED in node.metadata
+        or any(_is_packed(node, saved) for saved in dir(node) if saved.startswith("_raw_saved_"))
+    )
 
 
 def _is_packed(node: Any, saved: str) -> bool:

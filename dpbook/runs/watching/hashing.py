@@ -101,6 +101,12 @@ def random_state(device: torch.device) -> str:
     return short([state.numpy().tobytes()])[0]
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether each rank has a part of a parameter: a `DTensor`, or what torch's first FSDP has flattened."""
+    flattened = getattr(tensor, "_is_flat_param", False) or getattr(tensor, "_fsdp_flattened", False)
+    return hasattr(tensor, "to_local") or bool(flattened)
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a sharded tensor (a DTensor), or the tensor itself."""
     to_local: Any = getattr(tensor, "to_local", None)

@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dpbook.core import PACKAGE
@@ -88,7 +89,9 @@ FINISHED_FILE = "finished-{}"
 
 
 class RecordingFinished(SystemExit):
-    """Raised in a script to end it when all updates have been recorded."""
+    """Raised in a script to end it when all updates have been recorded, together with what has started its ranks."""
+
+    ends_script = True
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class Recorder:
         self.collectives = 0  # that the script has called
         folder.mkdir(parents=True, exist_ok=True)
         self._file = open(folder / JOURNAL.format(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self.replaced: list[tuple[Any, Any]] = []  # functions of modules, each with what replaces it
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
         self._begun = self._last = time.perf_counter()
@@ -174,7 +178,9 @@ class Recorder:
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace ``owner.name`` by ``make(owner.name)`` until the recorder closes."""
         before = getattr(owner, name)
-        setattr(owner, name, make(before))
+        setattr(owner, name, after := make(before))
+        if isinstance(owner, ModuleType):
+            self.replaced.append((before, after))
         self.on_close(lambda: setattr(owner, name, before))
 
     def replace_everywhere(self, owners: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbook.runs.watching.hashing import local_part
+from dpbook.runs.watching.hashing import is_sharded, local_part
 from dpbook.runs.watching.hooks import FSDPParamGroup
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, Recorder, array_key
 from dpbook.runs.watching.loss_graph import Reduction
@@ -65,7 +65,7 @@ class LocalGradients:
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
         """Record the parameters of an optimizer; sharded ones are recorded by `ShardedGradients`."""
         if self.enabled:
-            whole = [each for each in parameters if not hasattr(each, "to_local")]
+            whole = [each for each in parameters if not is_sharded(each)]
             self._parameters.update({id(each): each for each in whole})
 
     def begin(self, losses: list[Reduction] | None, line: str) -> None:
@@ -116,7 +116,7 @@ class LocalGradients:
         for name, parameter in named.items():
             if parameter.grad is None:
                 continue
-            if hasattr(parameter, "to_local"):
+            if is_sharded(parameter):
                 if id(parameter) not in self._sums:
                     continue
                 arrays[array_key("shard", name)] = np.array(_dimension(parameter))
@@ -138,7 +138,7 @@ class LocalGradients:
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
         """Drop the sums of sharded parameters after an update, because it is not visible whether they were cleared."""
         for parameter in parameters:
-            if hasattr(parameter, "to_local"):
+            if is_sharded(parameter):
                 self._sums.pop(id(parameter), None)
 
     def stop(self) -> None:

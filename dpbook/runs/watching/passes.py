@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import GatheredCopies, Loaders
-from dpbook.runs.watching.coupling import describe_coupling
-from dpbook.runs.watching.hashing import digests, random_state, rows
+from dpbook.runs.watching.coupling import describe_coupling, mark_hooks
+from dpbook.runs.watching.hashing import digests, is_sharded, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
@@ -48,6 +48,8 @@ class PassRecorder(TrainingListener):
         self._drawn = self._losses_of_update = 0
         self._parts: dict[int, set[int]] = {}  # offsets of an update's inputs, by the storage that they are part of
         hooks.add(self)
+        if gradients.enabled:
+            recorder.replace(torch.Tensor, "register_hook", mark_hooks)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         """Read the state in which the forward begins."""
@@ -165,9 +167,9 @@ def _device(module: nn.Module) -> torch.device:
 def _has_no_gradient(module: nn.Module) -> bool:
     """Whether all gradients of a module are missing or, as far as the first ones show, zero.
 
-    `fully_shard` keeps gradients elsewhere while it does not average them: then it is not known.
+    A sharding wrapper keeps gradients elsewhere while it does not average them: then it is not known.
     """
-    if any(hasattr(each, "to_local") for each in module.parameters()):
+    if any(is_sharded(each) for each in module.parameters()):
         return False
     gradients = (each.grad for each in module.parameters() if each.grad is not None)
     return not any(bool(each.any()) for each in islice(gradients, _LOOKED_AT))

@@ -19,6 +19,7 @@ from dpbook.collectives import Link
 from dpbook.ddp import BucketedDDP, SlowLink, specification, tensors_in
 from dpbook.overlap import CAP, FIRST_CAP
 from dpbook.ranks import DeviceMoment, device_name, moment, peak_memory
+from dpbook.runs.watching.hashing import is_sharded
 from dpbook.runs.watching.hooks import Owners, TrainingHooks, TrainingListener, parameters_of
 from dpbook.runs.watching.journal import MOMENTS_FORMAT, MomentOptions, Recorder
 from dpbook.runs.watching.step_spans import CommunicationSpans, LoaderSpans, OpenSpan, StepSpans
@@ -328,7 +329,7 @@ class UpdateMarks(TrainingListener):
             tensors=self._tensors,
             units=[name for root in self._roots for name in units(root)],
             frozen={n: p.numel() for root in self._roots for n, p in root.named_parameters() if not p.requires_grad},
-            sharded=any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
+            sharded=any(is_sharded(p) for root in self._roots for p in root.parameters()),
             wrapped=by_torch,
             wrapper=type(wrapper).__name__ if wrapper is not None else None,
             bucketed=isinstance(wrapper, BucketedDDP) or (by_torch and not self._buckets.own_hook),

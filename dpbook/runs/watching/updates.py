@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from dpbook.runs.watching.hashing import digests, local_part
+from dpbook.runs.watching.hashing import digests, is_sharded, local_part
 from dpbook.runs.watching.hooks import (
     Owners,
     TrainingHooks,
@@ -40,7 +40,7 @@ class LocalGradientSums:
         """Sum the gradients of an optimizer's trained parameters from now on."""
         known = {id(each) for each in self._hooked}
         for parameter in parameters:
-            if parameter.requires_grad and not hasattr(parameter, "to_local") and id(parameter) not in known:
+            if parameter.requires_grad and not is_sharded(parameter) and id(parameter) not in known:
                 self._recorder.on_close(parameter.register_hook(self._hook(id(parameter))).remove)
                 self._hooked.add(parameter)
 
@@ -176,7 +176,7 @@ class Updates(TrainingListener):
         named = self._names[number] = {modules.names[id(each)]: each for each in parameters}
         wrapped = {id(each) for wrapper in modules.wrappers if averages(wrapper) for each in wrapper.parameters()}
         worlds = [replicas_of(wrapper) for wrapper in modules.wrappers if averages(wrapper)]
-        sharded = [name for name, each in named.items() if hasattr(each, "to_local")]
+        sharded = [name for name, each in named.items() if is_sharded(each)]
         self._recorder.note(
             "optimizer",
             optimizer=number,

@@ -47,7 +47,8 @@ def loop(
     """Three epochs; each argument may have several lines."""
     body = [first, loss if "\n" in loss else f"loss = {loss}", backward, averaging, step]
     lines = indent("\n".join(dedent(each).strip("\n") for each in body if each), " " * 8)
-    return f"for epoch in range(3):\n    {epoch or 'pass'}\n    for x, y in loader:\n{lines}\n"
+    before = indent(epoch or "pass", " " * 4)
+    return f"for epoch in range(3):\n{before}\n    for x, y in loader:\n{lines}\n"
 
 
 def accumulated(backward, step="optimizer.step()\noptimizer.zero_grad()"):
@@ -691,6 +692,9 @@ RIGHT = {
     + model(optimizer="Outer(model.parameters(), 0.1)")
     + sampled()
     + loop(CLOSURE, first="", backward="", step=""),
+    "a batch looked at before the sampler's epoch is set": model()
+    + sampled(batch=16)
+    + loop(epoch="size = len(next(iter(loader))[0])\nsampler.set_epoch(epoch)"),
     "a list as a sampler": model() + LISTED + NO_EPOCHS,
     "several losses on one line": bare() + sampled() + loop(TASKS, first="", backward="", averaging=AVERAGE),
     "parameters in turn": model(wrap="DDP({}, find_unused_parameters=True)") + sampled() + TOGGLED,
@@ -1126,6 +1130,12 @@ DOUBTFUL = {
 }
 
 UNSEEN = {
+    "the first FSDP": bare()
+    + "from torch.distributed.fsdp import FullyShardedDataParallel\n"
+    + "model = FullyShardedDataParallel(model, device_id=torch.device('cpu'))\n"
+    + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    + sampled()
+    + loop(),
     "a part for each example": model()
     + "draws = torch.Generator().manual_seed(rank)\n"
     + sampled()

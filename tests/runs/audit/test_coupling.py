@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dpbook.runs.watching.coupling import HOOKS_ARE_SEEN, depends_on_other_examples, describe_coupling
+from dpbook.runs.watching.coupling import HOOKS_ARE_SEEN, depends_on_other_examples, describe_coupling, mark_hooks
 
 BATCHES = (2, 5, 8)
 
@@ -114,6 +114,10 @@ def test_what_may_have_effects_is_not_run_for_it():
     setting = Setting(4)
     assert depends_on_other_examples(Doubled.apply(setting.net(setting.x)).square().mean(), 4) is None
     assert Doubled.calls == 0
+    hooked, calls = setting.net(setting.x), []
+    mark_hooks(torch.Tensor.register_hook)(hooked, calls.append)
+    assert depends_on_other_examples(hooked.square().mean(), 4) is None
+    assert calls == []
     recomputed = checkpoint(setting.net, setting.x, use_reentrant=False)
     assert depends_on_other_examples(recomputed.square().mean(), 4) is None
     recomputed.square().mean().backward()

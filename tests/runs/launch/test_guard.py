@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dpbook.runs.launch import guard
-from dpbook.runs.launch.guard import FULL_DISK_BYTES, explain_full_disk
+from dpbook.runs.launch import rank_setup
+from dpbook.runs.launch.rank_setup import FULL_DISK_BYTES, explain_full_disk
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -76,7 +76,7 @@ def init_process_group(wait):
 
 @pytest.fixture
 def give_up(monkeypatch):
-    monkeypatch.setattr(guard, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(rank_setup, "POLL_SECONDS", 0.01)
     called = threading.Event()
     called.calls = 0
 
@@ -89,19 +89,19 @@ def give_up(monkeypatch):
 
 
 def test_a_long_wait_is_given_up_once(give_up):
-    guard.watch_start(0.1, give_up.call)
+    rank_setup.watch_start(0.1, give_up.call)
     init_process_group(lambda: give_up.wait(60) and time.sleep(0.3))
     assert give_up.calls == 1
 
 
 def test_a_short_wait_is_not_given_up_nor_are_later_ones(give_up):
-    guard.watch_start(60, give_up.call)
+    rank_setup.watch_start(60, give_up.call)
     init_process_group(lambda: time.sleep(0.2))
     assert not give_up.wait(0.3)
 
 
 def test_work_before_the_start_is_no_wait(give_up):
-    guard.watch_start(0.1, give_up.call)
+    rank_setup.watch_start(0.1, give_up.call)
     time.sleep(0.5)
     assert give_up.calls == 0
     init_process_group(lambda: give_up.wait(60))
@@ -112,7 +112,9 @@ def test_the_watchdog_keeps_nothing_of_a_function_that_it_has_seen(monkeypatch):
     """A frame that it held while it sleeps would hold the tensors of a step."""
     entered, looked, ended = (threading.Event() for _ in range(3))
     sleeps = iter([lambda: entered.wait(60), lambda: (looked.set(), ended.wait(60)), threading.Event().wait])
-    monkeypatch.setattr(guard, "time", SimpleNamespace(sleep=lambda seconds: next(sleeps)(), monotonic=time.monotonic))
+    monkeypatch.setattr(
+        rank_setup, "time", SimpleNamespace(sleep=lambda seconds: next(sleeps)(), monotonic=time.monotonic)
+    )
 
     def step():
         temporary = threading.Event()
@@ -120,7 +122,7 @@ def test_the_watchdog_keeps_nothing_of_a_function_that_it_has_seen(monkeypatch):
         assert looked.wait(60)
         return weakref.ref(temporary)
 
-    guard.watch_start(60, pytest.fail)
+    rank_setup.watch_start(60, pytest.fail)
     kept = step()()
     ended.set()
     assert kept is None

@@ -1,65 +1,118 @@
-"""Does a script that starts its ranks with torch.multiprocessing.spawn train once in the ranks of a launch?"""
+"""Are the processes that a script starts itself the ranks of a launch, and does the script run on once?"""
 
 import pytest
-import torch.multiprocessing as multiprocessing
 
 from dpbook.app import main
 from dpbook.ranks import held_port
-from dpbook.runs.launch.spawned_ranks import FinishedRanks, call_spawned_functions
 
-SCRIPT = """import os, sys
+pytestmark = pytest.mark.processes
+HEAD = """import multiprocessing, os, sys
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from pathlib import Path
+from torch.distributed import init_process_group
 
-def add(rank, world, name, init, port):
-    if port:
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", port
-    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=world)
-    total = torch.tensor(10**rank)
+def note(text):
+    with open("notes", "a") as file:
+        file.write(text + "\\n")
+
+def add(rank, world, name, init=None):
+    init_process_group("gloo", init_method=init, rank=rank, world_size=world)
+    total = torch.tensor(10 ** dist.get_rank())
     dist.all_reduce(total)
-    with open("sums", "a") as file:
-        file.write(f"{name} {total}\\n")
+    note(f"{name} {total}")
     dist.destroy_process_group()
+"""
+STARTS = """
+def put(rank, queue, barrier):
+    os.environ["RANK"] = str(rank)
+    add(-1, -1, "a loop")
+    barrier.wait()
+    queue.put(rank)
 
 if __name__ == "__main__":
-    first, second = sys.argv[1:]
-    mp.spawn(add, args=(2, "own", None, first), nprocs=2, join=True)
-    assert mp.spawn(add, (2, "tcp", f"tcp://127.0.0.1:{second}", ""), 2, join=False).join()
-    mp.spawn(add, args=(2, "the launch's", None, ""), nprocs=2)
+    note("begins")
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", sys.argv[1]
+    mp.spawn(add, args=(2, "own"), nprocs=2, join=True)
+    context = mp.spawn(add, (2, "tcp", f"tcp://127.0.0.1:{sys.argv[2]}"), 2, join=False)
+    while not context.join():
+        pass
+    mp.start_processes(add, (2, "forked"), 2, start_method="fork")
+    queue, barrier = mp.get_context("spawn").Queue(), mp.get_context("spawn").Barrier(2)
+    os.environ["WORLD_SIZE"] = "2"
+    ranks = [mp.get_context("spawn").Process(target=put, args=(rank, queue, barrier)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    note(f"{sorted(queue.get() for _ in ranks)}")
+    for process in ranks:
+        process.join()
+    note("ends")
 """
 
 
-@pytest.mark.processes
-def test_the_function_runs_once_in_each_rank_whoever_serves_the_store(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "spawns.py").write_text(SCRIPT)
+def launched(folder, monkeypatch, text, *arguments, ranks=2):
+    """Launch a script that begins with `HEAD`; return the exit status and what it has noted."""
+    monkeypatch.chdir(folder)
+    (folder / "script.py").write_text(HEAD + text)
+    status = main(["launch", "--nproc", str(ranks), "script.py", *map(str, arguments)])
+    notes = folder / "notes"
+    return status, notes.read_text().splitlines() if notes.exists() else []
+
+
+def test_each_process_is_one_rank_whoever_starts_it_and_serves_the_store(tmp_path, monkeypatch):
     with held_port() as first, held_port() as second:
-        assert main(["launch", "--nproc", "2", "spawns.py", str(first), str(second)]) == 0
-    sums = (tmp_path / "sums").read_text().splitlines()
-    assert sums == [f"{name} 11" for name in ("own", "tcp", "the launch's") for _ in range(2)]
+        status, notes = launched(tmp_path, monkeypatch, STARTS, first, second)
+    assert status == 0
+    assert notes == [
+        "begins",
+        *(f"{name} 11" for name in ("own", "tcp", "forked", "a loop") for _ in range(2)), "[0, 1]", "ends",
+    ]  # fmt: skip
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """The calls that reach torch's own function, with two ranks on the node, of which this is number 1."""
-    calls = []
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(multiprocessing, "spawn", lambda *args, **options: calls.append((args, options)))
-    call_spawned_functions()
-    return calls
+OTHERS = """
+def prepare(number):
+    note(f"prepared {number}")
+
+if __name__ == "__main__":
+    with mp.get_context("fork").Pool(1) as pool:
+        pool.map(prepare, [7])
+    add(int(os.environ["RANK"]), 2, "launched")
+"""
 
 
-def test_another_number_of_processes_is_started_as_before(started):
-    assert multiprocessing.spawn(print, ("a",), nprocs=8, start_method="fork") is None
-    assert started == [((print, ("a",), 8, True), {"start_method": "fork"})]
+@pytest.mark.proof
+def test_processes_for_something_else_are_started_by_every_rank(tmp_path, monkeypatch):
+    status, notes = launched(tmp_path, monkeypatch, OTHERS)
+    assert status == 0
+    assert notes == ["prepared 7"] * 2 + ["launched 11"] * 2
 
 
-def test_a_call_that_does_not_wait_has_nothing_to_wait_for(started):
-    ranks = []
-    finished = multiprocessing.spawn(ranks.append, nprocs=2, join=False)
-    assert isinstance(finished, FinishedRanks)
-    assert finished.join(3.0)
-    assert (ranks, list(finished.processes), started) == ([1], [], [])
+FAILS = """
+def fail(rank, world):
+    add(rank, world, "before")
+    if rank == 1:
+        raise ValueError("as said")
+
+if __name__ == "__main__":
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", sys.argv[1]
+    ranks = [mp.get_context("spawn").Process(target=fail, args=(rank, 2)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("ranks", "line"),
+    [
+        (2, "rank 1 failed first: ValueError: as said"),
+        (3, "InvalidArgument: --nproc must be the number of ranks that the script starts: 2, got 3"),
+    ],
+)
+def test_an_error_that_the_script_does_not_look_at_is_reported(tmp_path, monkeypatch, capfd, ranks, line):
+    with held_port() as port:
+        status, _ = launched(tmp_path, monkeypatch, FAILS, port, ranks=ranks)
+    assert status == 1
+    assert line in capfd.readouterr().err

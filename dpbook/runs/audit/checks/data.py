@@ -137,9 +137,12 @@ def _overlap(one: list[int], other: list[int]) -> float:
 
 
 def _training(run: RunJournals, rank: int) -> list[Event]:
-    """Return the epochs of the loaders on whose batches the model is trained."""
-    used = {event["object"] for event in run.of("forward")[rank]}
-    return [event for event in run.of("epoch")[rank] if event["object"] in used]
+    """Return the epochs of the loaders on whose batches the model is trained, of the loops that train it.
+
+    A script may look at one batch elsewhere, before it sets the sampler's epoch.
+    """
+    used = {(event["object"], event["loader"]) for event in run.of("forward")[rank]}
+    return [event for event in run.of("epoch")[rank] if (event["object"], event["loader"]) in used]
 
 
 @check("epochs", "every epoch has an order of its own", "chapter 03")
