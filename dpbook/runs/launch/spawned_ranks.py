@@ -142,12 +142,14 @@ def _replace_target(process: BaseProcess, place: Place) -> None:
 
 
 def _look_after(place: Place, joins: Callable[[], bool], stop_evidence: Callable[[], None]) -> None:
-    """Say when this rank joins itself. Where its processes are the ranks, end the script if it waits for them in vain.
+    """Say when this rank joins, or has joined. Where its processes are the ranks, end a script that waits in vain:
 
-    A script may wait for a result of a process that has failed, or that was ended because its recording is complete.
+    for a result of a process that has failed, or that was ended because its recording is complete.
     """
+    import torch.distributed as dist
+
     while not place.state:
-        if joins():
+        if dist.is_initialized() or joins():
             place.set_state(THEMSELVES)
         time.sleep(POLL_SECONDS)
     if place.state != STARTED:
@@ -179,6 +181,8 @@ class StartedProcess:
         if os.environ.get("MASTER_PORT") == self.place.port:
             os.environ["MASTER_PORT"] = self.port
         os.environ[AGENT_STORE] = str(False)
+        if os.environ.get(PARENT) == str(os.getppid()):  # not a server that forks
+            end_with_parent()
         rank = _StartedRank(self.place) if "torch" in sys.modules else None
         try:
             self.target(*args, **options)
@@ -229,8 +233,6 @@ class _StartedRank:
         waiting, until = place.folder / WAITING_FILE.format(rank), time.monotonic() + PATIENCE_SECONDS
         while rank != place.first and not waiting.exists() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
-        if os.environ.get(PARENT) == str(os.getppid()):  # not a server that forks
-            end_with_parent()
         os.environ["RANK"] = str(rank)
         begin_rank(place.folder, rank, anew=False)
         self._rank = rank
@@ -244,7 +246,8 @@ class _StartedRank:
             end_rank(folder, rank)
             if getattr(error, "ends_script", False):
                 (folder / RECORDED_FILE.format(rank)).touch()
-            multiprocessing.util._exit_function()  # type: ignore[attr-defined]  # as `multiprocessing` ends a process that was forked
+            # `multiprocessing` ends forked processes in this way. Taking the interpreter down frees groups, too.
+            multiprocessing.util._exit_function()  # type: ignore[attr-defined]
             exit_at_once(0)
         cause = (error.__context__ if isinstance(error, SystemExit) else None) or error
         print(write_error(folder, rank, cause), file=sys.stderr, end="", flush=True)
