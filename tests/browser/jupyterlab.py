@@ -185,9 +185,13 @@ class Notebook:
 
     def errors(self) -> list[str]:
         """Tracebacks and standard error shown under any cell."""
+        return self.shown_errors.all_inner_texts()
+
+    @property
+    def shown_errors(self) -> Locator:
+        """What `errors` reads; the page may show it a moment after the kernel has become idle."""
         kinds = ("application/vnd.jupyter.error", "application/vnd.jupyter.stderr")
-        shown = self.panel.locator(", ".join(f'[data-mime-type="{kind}"]' for kind in kinds))
-        return shown.all_inner_texts()
+        return self.panel.locator(", ".join(f'[data-mime-type="{kind}"]' for kind in kinds))
 
     def _kernel_state(self) -> str:
         sessions = [s for s in self.server.api("sessions") if s["path"] == self.path]

@@ -46,7 +46,7 @@ def test_the_asserts_below_a_question_are_covered_until_their_cell_has_run(noteb
     expect(code).to_contain_text("so many")
     expect(notebook.cell(4).locator(".cm-content")).to_contain_text("assert len(rounds) == 6")
     run(notebook, 2)
-    assert "NameError" in notebook.errors()[0]
+    expect(notebook.shown_errors).to_contain_text("NameError")
     expect(covers).to_have_count(3)
     run(notebook, 1)
     run(notebook, 2)

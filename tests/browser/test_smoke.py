@@ -26,7 +26,7 @@ def test_nobody_is_asked_about_news_and_a_cell_is_found_by_its_place_and_an_erro
     assert notebook.page.get_by_text("Jupyter news").count() == 0
     playwright.expect(notebook.cell(0)).to_contain_text("Smoke")
     playwright.expect(notebook.output(2)).to_contain_text("1")
-    assert "ZeroDivisionError" in notebook.errors()[0]
+    playwright.expect(notebook.shown_errors).to_contain_text("ZeroDivisionError")
 
 
 def test_a_request_to_another_host_and_a_page_error_are_seen(chromium):
