@@ -189,7 +189,7 @@ class Notebook:
 
     @property
     def shown_errors(self) -> Locator:
-        """What `errors` reads; the page may show it a moment after the kernel has become idle."""
+        """Elements that `errors` reads; the page may show them a moment after the kernel has become idle."""
         kinds = ("application/vnd.jupyter.error", "application/vnd.jupyter.stderr")
         return self.panel.locator(", ".join(f'[data-mime-type="{kind}"]' for kind in kinds))
 
