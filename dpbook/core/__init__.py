@@ -27,10 +27,10 @@ from dpbook.core.processes import (
     exit_without_teardown,
     handling_signals,
     import_without_collection,
-    name_replacements,
     own_modules,
     pickle_by_value,
     print_error_and_exit,
+    rebind_names,
 )
 from dpbook.core.quantities import (
     aligned,

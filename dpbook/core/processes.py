@@ -152,8 +152,8 @@ def own_modules() -> list[ModuleType]:
     return [module for module in loaded if vars(module).get("__file__") and not _is_installed(module)]
 
 
-def name_replacements(replaced: Iterable[tuple[Any, Any]]) -> None:
-    """Let names that the user's modules have imported name the second of each pair if they name the first."""
+def rebind_names(replaced: Iterable[tuple[Any, Any]]) -> None:
+    """Rebind names that the user's modules have imported, from the first object of each pair to the second."""
     new = {id(before): after for before, after in replaced}
     for module in [*own_modules(), sys.modules["__main__"]]:
         functions = [value for value in vars(module).values() if isinstance(value, FunctionType)]

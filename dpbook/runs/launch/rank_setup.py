@@ -1,4 +1,4 @@
-"""Begin of a rank: its files, its evidence and its watches; and what it writes down when it raises an error."""
+"""Start of a rank: its files, its evidence and its watches; and how its errors are written down."""
 
 import errno
 import importlib

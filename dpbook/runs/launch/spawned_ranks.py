@@ -4,7 +4,7 @@ torchrun starts the script in every rank, and there each of them would start all
 the script starts its first process; the others wait, and if the script's text names `multiprocessing` they do not even
 begin it. What happens next decides, and a file says so:
 
-- A started process calls `init_process_group`: it is now the rank that it says, in the place of the launch's. The
+- A started process calls `init_process_group`: it is now the rank that it names, in the place of the launch's. The
   other ranks of the launch wait until the script has ended in local rank 0.
 - Local rank 0 joins itself: the started process was for something else, and all ranks run on.
 """
@@ -26,13 +26,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlparse
 
-from dpbook.core import PARENT, InvalidArgument, end_with_parent, exit_without_teardown, name_replacements
+from dpbook.core import PARENT, InvalidArgument, end_with_parent, exit_without_teardown, rebind_names
 from dpbook.ranks import failure_files, held_port
 from dpbook.runs.launch.rank_setup import begin_rank, end_rank, stop_watcher, write_error
 
 STATE_FILE, WAITING_FILE, RECORDED_FILE = "started-by-{}.txt", "waits-{}", "recorded-{}"
 """What the ranks of a node are, by the first of them; a rank that waits; a rank whose recording is complete."""
-THEMSELVES, STARTED, ENDED = "the ranks join themselves", "processes of the script are the ranks", "it has ended"
+THEMSELVES, STARTED, ENDED = (
+    "the ranks join themselves",
+    "processes of the script are the ranks",
+    "the script has ended",
+)
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """torchrun's variable: its own process serves the store at ``MASTER_PORT``, and no rank has to."""
 POLL_SECONDS = 0.1
@@ -86,7 +90,7 @@ class Place:
 
 
 def watch_processes(place: Place, joins: Callable[[], bool], stop_evidence: Callable[[], None]) -> None:
-    """Look at the processes that the script starts before this rank joins a process group.
+    """Watch the processes that the script starts before this rank joins a process group.
 
     Args:
         place: of this rank.
@@ -109,7 +113,7 @@ def watch_processes(place: Place, joins: Callable[[], bool], stop_evidence: Call
 
 
 def names_processes(source: str | None) -> bool:
-    """Whether the script, a file, may start processes of its own, as far as its text shows."""
+    """Whether the text of a script shows that it may start processes of its own. ``source``: its path."""
     with suppress(OSError):
         return source is not None and b"multiprocessing" in Path(source).read_bytes()
     return False
@@ -207,7 +211,7 @@ class _StartedRank:
             module = sys.modules.get(name)
             if hasattr(module, self._join.__name__):
                 setattr(module, self._join.__name__, self._init_process_group)
-        name_replacements([(self._join, self._init_process_group)])
+        rebind_names([(self._join, self._init_process_group)])
 
     def _init_process_group(self, *args: Any, **options: Any) -> None:
         if self._rank is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dpbook.core import InvalidArgument, name_replacements
+from dpbook.core import InvalidArgument, rebind_names
 from dpbook.runs.watching.hooks import TrainingHooks
 from dpbook.runs.watching.journal import REQUEST_VARIABLE, MomentOptions, Recorder, RecordingOptions, read_journal
 
@@ -21,7 +21,7 @@ def install(*, anew: bool = True) -> None:
     Unless ``anew`` this is a process of the script, which has imported names already; it is not watched if an earlier
     process of its rank has recorded something, which would be lost.
     """
-    name_replacements((after, before) for each in _installed for before, after in each.replaced)
+    rebind_names((after, before) for each in _installed for before, after in each.replaced)
     stop_watching()  # what watches the process from which this one was forked
     request = json.loads(os.environ[REQUEST_VARIABLE])
     folder, rank, world = Path(request["folder"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -30,7 +30,7 @@ def install(*, anew: bool = True) -> None:
     start = record_moments if request["moments"] else record_contents
     _installed.append(start(folder, rank, world, request["options"]))
     if not anew:
-        name_replacements(_installed[-1].replaced)
+        rebind_names(_installed[-1].replaced)
     atexit.register(stop_watching)
 
 
