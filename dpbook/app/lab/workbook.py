@@ -7,23 +7,23 @@ last written there, so that a later copy can tell a file the reader has changed 
   cells say: running and saving it changes nothing, and an update brings the published outputs;
 - what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update: a
   notebook whose question is gone from the new version, with a prediction made under it, counts as changed;
-- a changed file stays, and imports in it that no longer work are named with what to write. If the published one has
-  changed since, the new version is laid beside it as ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has
-  worked in that one too), once per version, with the reader's answers carried over by the ids of their cells.
+- a changed file stays. If the published one has changed since, the new version is laid beside it as
+  ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version, with the
+  reader's answers carried over by the ids of their cells.
 
 Nothing that a reader has written is ever overwritten or removed. The metadata of a notebook that is copied say which
 version of the book it is from.
 """
 
-import ast
 import hashlib
 import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpbook import __version__
 from dpbook.core import DpbookError, write_atomically
@@ -37,7 +37,10 @@ PREDICTION = "dpbook_prediction"
 UNANSWERED = re.compile(r"\s*|YOUR ANSWER HERE\s*|.*# YOUR CODE HERE\n\s*raise NotImplementedError\s*", re.DOTALL)
 """Pattern of an empty cell, or of the stub of an argument or a function."""
 
-Cell = dict[str, Any]
+NO_NOTEBOOK = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of reading a file that is no notebook, whatever its name, or one whose cells have no ids."""
+
+Notebook = dict[str, Any]
 
 
 def without_spoilers(content: bytes) -> bytes:
@@ -46,183 +49,88 @@ def without_spoilers(content: bytes) -> bytes:
     No cell has a number, as the reader has run none.
     """
 
-    def clear(notebook: dict[str, Any]) -> bool:
-        asked = found = False
+    def clear(notebook: Notebook) -> None:
+        asked = False
         for cell in notebook["cells"]:
             if cell["cell_type"] != "code":
-                asked = PREDICT in _source(cell)
+                asked = PREDICT in "".join(cell["source"])
                 continue
             if asked or OWN in cell["metadata"].get("tags", []):
-                found |= bool(cell["outputs"])
                 cell["outputs"] = []
             for numbered in (cell, *(one for one in cell["outputs"] if "execution_count" in one)):
-                found |= numbered["execution_count"] is not None
                 numbered["execution_count"] = None
-        return found
 
-    return _changed(content, clear)
+    return _edited(content, clear)
 
 
 def with_predictions(content: bytes, there: bytes) -> bytes:
     """Return the notebook ``content`` with the predictions made in another, by the ids of the cells."""
-
     own = predictions(there)
 
-    def carry(notebook: dict[str, Any]) -> bool:
-        found = False
+    def carry(notebook: Notebook) -> None:
         for cell in notebook["cells"]:
             if cell["id"] in own:
-                cell["metadata"][PREDICTION], found = own[cell["id"]], True
-        return found
+                cell["metadata"][PREDICTION] = own[cell["id"]]
 
-    return _changed(content, carry)
+    return _edited(content, carry)
 
 
 def predictions(content: bytes) -> dict[str, str]:
     """Return the predictions in a notebook, by the ids of the cells that ask for them."""
     try:
-        cells = _by_id(content)
-        return {name: cell["metadata"][PREDICTION] for name, cell in cells.items() if cell["metadata"].get(PREDICTION)}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
+        made = {cell["id"]: cell["metadata"].get(PREDICTION) for cell in json.loads(content)["cells"]}
+    except NO_NOTEBOOK:
         return {}
+    return {name: prediction for name, prediction in made.items() if prediction}
 
 
 def with_answers(content: bytes, there: bytes) -> bytes:
     """Return the notebook ``content`` with another's answers, but for stubs, and predictions, by cell ids."""
 
-    def carry(cells: list[Cell], answers: dict[str, Cell]) -> bool:
-        found = False
-        for cell in cells:
-            answer = _source(answers[cell["id"]]) if cell["id"] in answers else ""
+    def carry(notebook: Notebook) -> None:
+        answers = {cell["id"]: "".join(cell["source"]) for cell in json.loads(there)["cells"]}
+        for cell in notebook["cells"]:
+            answer = answers.get(cell["id"], "")
             if cell["metadata"].get("nbgrader", {}).get("solution") and not UNANSWERED.fullmatch(answer):
-                cell["source"], found = answer.splitlines(keepends=True), True
-        return found
+                cell["source"] = answer.splitlines(keepends=True)
 
-    return with_predictions(_changed(content, lambda notebook: carry(notebook["cells"], _by_id(there))), there)
+    return with_predictions(_edited(content, carry), there)
 
 
 def with_version(content: bytes) -> bytes:
     """Return the notebook with the book's version in its metadata."""
+    return _edited(content, lambda notebook: notebook["metadata"].setdefault("dpbook", {}).update(version=__version__))
 
-    def write(notebook: dict[str, Any]) -> bool:
-        notebook["metadata"].setdefault("dpbook", {})["version"] = __version__
-        return True
 
-    return _changed(content, write)
+def _edited(content: bytes, edit: Callable[[Notebook], None]) -> bytes:
+    """Return the notebook after ``edit``, in the form in which notebooks are published; any other file unchanged."""
+    try:
+        notebook = json.loads(content)
+        edit(notebook)
+    except NO_NOTEBOOK:
+        return content
+    return (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def digest(name: str, content: bytes) -> str:
-    """Return a digest of the reader's changes: the text of a notebook's cells, or every byte of any other file."""
-    try:
-        return hashed(json.dumps(_outputs(content)).encode()) if name.endswith(".ipynb") else hashed(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, whatever its name
-        return hashed(content)
+    """Return a digest of the reader's changes: the text of a notebook's cells, or every byte of any other file.
+
+    Running and saving alter outputs, counts, metadata and the storage of lines. Blank cells are left out: JupyterLab
+    adds one when the last cell is run.
+    """
+    if name.endswith(".ipynb"):
+        with suppress(*NO_NOTEBOOK):
+            cells = [
+                [cell.get("id"), cell["cell_type"], "".join(cell["source"]), cell.get("attachments") or {}]
+                for cell in json.loads(content)["cells"]
+            ]
+            content = json.dumps([cell for cell in cells if cell[2].strip() or cell[3]]).encode()
+    return hashed(content)
 
 
 def hashed(content: bytes) -> str:
     """Return the SHA-256 of ``content``, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
-
-
-def _outputs(content: bytes) -> list[list[Any]]:
-    """Return the cells in order, without what running and saving alters: outputs, counts, metadata, storage of lines.
-
-    Blank cells are left out: JupyterLab adds one when the last cell is run.
-    """
-    cells = [
-        [cell.get("id"), cell["cell_type"], _source(cell), cell.get("attachments") or {}]
-        for cell in json.loads(content)["cells"]
-    ]
-    return [cell for cell in cells if cell[2].strip() or cell[3]]
-
-
-def _changed(content: bytes, change: Callable[[dict[str, Any]], bool]) -> bytes:
-    """Return the notebook after ``change``, which says whether there was one."""
-    try:
-        notebook = json.loads(content)
-        if not change(notebook):
-            return content
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
-        return content
-    return (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
-def _by_id(content: bytes) -> dict[str, Cell]:
-    return {cell["id"]: cell for cell in json.loads(content)["cells"]}
-
-
-def _source(cell: Cell) -> str:
-    return "".join(cell["source"])
-
-
-MODULES = {
-    "dpbook.audit": "dpbook.runs.audit",
-    "dpbook.forecast": "dpbook.runs.forecast",
-    "dpbook.grading": "dpbook.classroom",
-    "dpbook.program": "dpbook.runs.trainer",
-    "dpbook.standin": "dpbook.book.sim",
-}
-"""Packages that have another name, by the earlier one."""
-NAMES = {
-    ("dpbook.app", "diagnose"): "dpbook.app.lab",
-    ("dpbook.app", "run_summary"): "dpbook.runs.report",
-    ("dpbook.ranks", "check_peers"): "dpbook.runs.launch",
-    ("dpbook.ranks", "Launch"): "dpbook.runs.launch",
-    ("dpbook.ranks", "launch"): "dpbook.runs.launch",
-    ("dpbook.ranks", "preflight"): "dpbook.runs.launch",
-    ("dpbook.ranks", "read_dumps"): "dpbook.runs.postmortem",
-}
-"""Packages in which single names are now, by the earlier package and the name."""
-
-
-class Renamed(NamedTuple):
-    """An import of an earlier version, and the statements that take its place."""
-
-    earlier: str
-    now: str
-
-
-def renamed_imports(content: bytes) -> list[Renamed]:
-    """Return the imports of a notebook that name an earlier place; none for a file that is no notebook."""
-    try:
-        cells = json.loads(content)["cells"]
-        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []
-    found = [renamed for source in sources for renamed in _in_cell(source)]
-    return list(dict.fromkeys(found))
-
-
-def _in_cell(source: str) -> Iterator[Renamed]:
-    lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()]
-    try:
-        statements = ast.walk(ast.parse("\n".join(lines)))
-    except SyntaxError:  # half-written
-        return
-    for statement in statements:
-        if isinstance(statement, ast.ImportFrom) and statement.level == 0:
-            now = _rewritten(statement.module or "", statement.names)
-            if now != [ast.unparse(statement)]:
-                yield Renamed(ast.unparse(statement), "; ".join(now))
-
-
-def _rewritten(module: str, names: list[ast.alias]) -> list[str]:
-    """Return the statements that import ``names`` from where they are now, under the names that the notebook uses."""
-    by_module: dict[str, list[ast.alias]] = {}
-    for alias in names:
-        target, name = _place(module, alias.name)
-        bound = alias.asname or alias.name
-        by_module.setdefault(target, []).append(ast.alias(name, None if bound == name else bound))
-    return [ast.unparse(ast.ImportFrom(target, aliases, 0)) for target, aliases in by_module.items()]
-
-
-def _place(module: str, name: str) -> tuple[str, str]:
-    """Return the package in which a name is now, and its name there."""
-    renamed = MODULES.get(f"{module}.{name}")
-    if renamed:
-        package, _, last = renamed.rpartition(".")
-        return package, last
-    return NAMES.get((module, name)) or MODULES.get(module, module), name
 
 
 MANIFEST = ".manifest.json"
@@ -243,7 +151,6 @@ class CopyReport:
     changed: list[str] = field(default_factory=list)
     beside: list[tuple[str, str]] = field(default_factory=list)
     current: list[str] = field(default_factory=list)
-    imports: list[tuple[str, Renamed]] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [
@@ -257,7 +164,6 @@ class CopyReport:
             if names
         ]
         lines += [f"  {name} was changed by you and has a new version: see {beside}" for name, beside in self.beside]
-        lines += [f"  {name}: change `{one.earlier}` to `{one.now}`" for name, one in self.imports]
         if self.current:
             lines.append(f"  {len(self.current)} as published")
         return "\n".join(lines)
@@ -338,8 +244,6 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
             beside = _free_name(name, answered, workbook, manifest)
             _put(beside, answered, workbook, manifest)
             report.beside.append((name, beside))
-    if target.exists() and name in (*report.changed, *(own for own, _ in report.beside)):
-        report.imports += [(name, renamed) for renamed in renamed_imports(target.read_bytes())]
     manifest.offered[name] = version
 
 
