@@ -76,24 +76,16 @@ def run(args: argparse.Namespace) -> int:
         raise DpbookError("no script was given; an example: dpbook audit train.py")
     gpus = machine.gpus()
     nproc = args.nproc if args.nproc is not None else max(2, len(gpus)) if gpus else WITHOUT_GPUS
-    what = Audit(
-        tuple(args.script),
-        nproc,
-        args.updates,
-        args.every,
-        args.replay,
-        args.save,
-        args.resume,
-        args.whole,
-        args.start_timeout,
-        args.timeout,
-    )
+    spec = Audit(
+        tuple(args.script), nproc, args.updates, args.every, args.replay, args.save, args.resume, args.whole,
+        args.start_timeout, args.timeout,
+    )  # fmt: skip
     found = preflight(nproc, gpus=gpus, is_script=True)
     for finding in found:
         _say(str(finding))
     if any(finding.kind == "problem" for finding in found):
         return 1
-    return _tell(audit(what, _say), args, " ".join(args.script))
+    return _tell(audit(spec, _say), args, " ".join(args.script))
 
 
 def _tell(verdict: Verdict, args: argparse.Namespace, name: str) -> int:

@@ -23,7 +23,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the exercises, the oral questions, or both."""
-    from dpbook.core import DpbookError, check_int
+    from dpbook.classroom import questions_page
+    from dpbook.core import DpbookError, check_int, write_atomically
 
     check_int("SEED", args.seed, 0)
     if not (args.to or args.oral):
@@ -33,16 +34,9 @@ def run(args: argparse.Namespace) -> int:
     if args.to:
         _write_exercises(args)
     if args.oral:
-        _write_questions(args)
+        write_atomically(args.oral, questions_page(args.seed).encode())
+        print(f"questions for an oral exam in {args.oral}")
     return 0
-
-
-def _write_questions(args: argparse.Namespace) -> None:
-    from dpbook.classroom import questions_page
-    from dpbook.core import write_atomically
-
-    write_atomically(args.oral, questions_page(args.seed).encode())
-    print(f"questions for an oral exam in {args.oral}")
 
 
 def _write_exercises(args: argparse.Namespace) -> None:

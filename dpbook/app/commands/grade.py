@@ -28,18 +28,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="seed of the test instances (default: a random one, which is printed)")
     parser.add_argument(
-        "--course",
-        type=int,
-        metavar="SEED",
-        help="seed that was given to dpbook course, if it wrote the exercises",
+        "--course", type=int, metavar="SEED", help="seed that was given to dpbook course, if it wrote the exercises"
     )
     parser.add_argument(
-        "-j",
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
+        "-j", "--jobs", type=int, default=os.cpu_count() or 1,
         help="number of tasks graded in parallel (default: %(default)s)",
-    )
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless every submission has full points")
     files = parser.add_argument_group("reports (an existing file is never overwritten)")
@@ -52,27 +46,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one for the class")
     files.add_argument(
-        "--return",
-        dest="returned",
-        type=Path,
-        metavar="ZIP",
+        "--return", dest="returned", type=Path, metavar="ZIP",
         help="a ZIP file of the same pages, named so that Canvas or Moodle can return them",
-    )
+    )  # fmt: skip
     files.add_argument(
         "--board", type=Path, metavar="FILE", help="a page with the class's best results in the tasks that have a par"
     )
     files.add_argument(
-        "--words-sheet",
-        type=Path,
-        metavar="FILE",
+        "--words-sheet", type=Path, metavar="FILE",
         help="a page with all answers in words, without names, for marking by hand",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--words",
-        type=Path,
-        metavar="FILE",
+        "--words", type=Path, metavar="FILE",
         help="CSV file of points for answers in words, saved from the page of --words-sheet",
-    )
+    )  # fmt: skip
     files.add_argument("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, for one submission")
 
 

@@ -73,9 +73,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "comparison (default: yes for our program; no for a script, because it would write its files again)",
     )  # fmt: skip
     parser.add_argument(
-        "--continue-changed",
-        action="store_true",
-        help="resume the run of this name even if its options differ",
+        "--continue-changed", action="store_true", help="resume the run of this name even if its options differ"
     )
     parser.add_argument(
         "--no-preflight", action="store_true", help="start even if a check before the start finds a problem"

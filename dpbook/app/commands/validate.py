@@ -11,10 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--write", action="store_true", help="run the notebooks and store their new outputs")
     parser.add_argument(
-        "--failed",
-        type=Path,
-        metavar="DIR",
-        help="write the notebooks that fail to DIR with their new outputs",
+        "--failed", type=Path, metavar="DIR", help="write the notebooks that fail to DIR with their new outputs"
     )
     parser.add_argument("-n", "--jobs", type=int, default=2, help="notebooks run in parallel (default: %(default)s)")
 

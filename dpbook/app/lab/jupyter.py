@@ -51,7 +51,10 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
         port: port that was asked for.
         opens: whether it opens a browser by itself.
     """
-    parent, folder, signals = os.getpid(), _runtime_folder(env), list[int]()
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    parent, signals = os.getpid(), list[int]()
+    folder = Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir())
 
     def prepare_child() -> None:
         os.environ[PARENT] = str(parent)
@@ -93,12 +96,6 @@ def print_line(text: str, stream: TextIO) -> None:
     except OSError:
         with open(os.devnull, "w") as null:  # Python would report the error again at its end
             os.dup2(null.fileno(), stream.fileno())
-
-
-def _runtime_folder(env: Mapping[str, str]) -> Path:
-    from jupyter_core.paths import jupyter_runtime_dir
-
-    return Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir())
 
 
 def _description(folder: Path, pid: int) -> Path:

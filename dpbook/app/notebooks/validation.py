@@ -127,9 +127,8 @@ def execute(notebook: Any, folder: Path, env: dict[str, str] | None = None) -> N
             skip_cells_with_tag="nbval-skip",
         )
         try:
-            client.execute(
-                env=env or dict(os.environ), stderr=subprocess.DEVNULL
-            )  # the kernel's own log, not the cells' standard error
+            # The standard error is the kernel's own log, not that of the cells.
+            client.execute(env=env or dict(os.environ), stderr=subprocess.DEVNULL)
             return
         except DeadKernelError:  # it died later, in a cell
             raise
@@ -206,14 +205,12 @@ def notebooks(paths: Sequence[Path]) -> list[Path]:
 
 def _notebooks(paths: Sequence[Path]) -> list[Path]:
     """Return the notebooks among ``paths``, and those in the folders among them except hidden ones."""
-    return [notebook for path in paths for notebook in _inside(path) if notebook.suffix == ".ipynb"]
-
-
-def _inside(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.rglob("*.ipynb"))
-    return [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.rglob("*.ipynb")) if path.is_dir() else [path]
+        is_hidden = [any(part.startswith(".") for part in one.relative_to(path).parts) for one in inside]
+        found += (one for one, hidden in zip(inside, is_hidden, strict=True) if one.suffix == ".ipynb" and not hidden)
+    return found
 
 
 def _need(*packages: str) -> None:
