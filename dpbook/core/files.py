@@ -1,10 +1,15 @@
 """Files of the package and of users: atomic writes, locks, temporary folders, JSON with a version, pages."""
 
+import fcntl
 import functools
 import json
 import os
 import re
+import shutil
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +17,6 @@ from dpbook.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-import fcntl
-import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 PACKAGE = Path(__file__).parents[1]
 """Folder of the package; in a checkout, ``chapters`` is beside it."""

@@ -38,13 +38,9 @@ class SlowCall:
     """
 
     def __init__(
-        self,
-        tensor: torch.Tensor,
-        begin: Callable[[torch.Tensor], Handle],
-        group: dist.ProcessGroup | None,
-        seconds: float,
-        before: "SlowCall | None",
-    ):
+        self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Handle], group: dist.ProcessGroup | None,
+        seconds: float, before: "SlowCall | None",
+    ):  # fmt: skip
         self.seconds, self._before, self._begin, self._lock = seconds, before, 0.0, threading.Lock()
         self._device = tensor.device
         if tensor.device.type != "cpu":
@@ -124,9 +120,9 @@ class SlowLink:
         return f"SlowLink({self.link!r}), emulated"
 
 
-def slow(link: Link, group: dist.ProcessGroup | None = None) -> AllReduce:
+def slow(link: Link) -> AllReduce:
     """Return an ``all_reduce`` for our wrappers over an emulated ``link``."""
-    return SlowLink(link, group).all_reduce
+    return SlowLink(link).all_reduce
 
 
 Loss = Callable[[nn.Module], torch.Tensor]
@@ -144,8 +140,8 @@ def step_time(model: nn.Module, loss: Loss) -> float:
 class ObservedLink(SlowLink):
     """A `SlowLink` that keeps its calls, each with the times at which the link began and finished carrying it."""
 
-    def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(link, group)
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
         self.calls: list[SlowCall] = []
 
     def _carry(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Handle], share: float) -> SlowCall:
@@ -176,13 +172,14 @@ def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span
     for hook in hooks:
         hook.remove()
     forward, backward = (begun + first.until(later) for later in (between, ready[-1]))
+    calls = (
+        Span(f"all-reduce {number}", rank, "communication", "communication", call.begin, call.end)
+        for number, call in enumerate(link.calls, 1)
+    )
     return (
         Span("forward", rank, "compute", "computation", begun, forward),
         Span("backward", rank, "compute", "computation", forward, backward),
-        *(
-            Span(f"all-reduce {k + 1}", rank, "communication", "communication", call.begin, call.end)
-            for k, call in enumerate(link.calls)
-        ),
+        *calls,
     )
 
 

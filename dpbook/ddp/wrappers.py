@@ -1,9 +1,8 @@
 """Data-parallel training from scratch: three wrappers with one interface and bit-identical results.
 
 They differ in the plan of their messages and in the time at which these are sent, as the strategies of `dpbook.overlap`
-do: `NaiveDDP`
-sends one message per tensor after backward, `HookDDP` one per tensor during backward, `BucketedDDP` one per bucket
-during backward. The plans are those of `dpbook.overlap`, so the simulated step is the real one.
+do: `NaiveDDP` sends one message per tensor after backward, `HookDDP` one per tensor during backward, `BucketedDDP` one
+per bucket during backward. The plans are those of `dpbook.overlap`, so the simulated step is the real one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +40,8 @@ def check_alike(module: nn.Module, group: dist.ProcessGroup | None = None) -> No
         if theirs != found[0]:
             pairs = zip([*found[0], "nothing"], [*theirs, "nothing"], strict=False)
             ours, other = next((a, b) for a, b in pairs if a != b)
-            raise ReplicasDiffer(
-                f"the modules of ranks 0 and {rank} differ: rank 0 has {ours}, rank {rank} has {other}"
-            )
+            found_there = f"rank 0 has {ours}, rank {rank} has {other}"
+            raise ReplicasDiffer(f"the modules of ranks 0 and {rank} differ: {found_there}")
 
 
 def broadcast(tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None, source: int = 0) -> None:

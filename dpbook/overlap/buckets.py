@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +36,7 @@ ITEMSIZE = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Specification of a gradient: its shape, dtype and device.
-
-    Attributes:
-        name: such as "0.weight".
-        shape: a tuple; an int is a shape of one dimension.
-        dtype: a name in `ITEMSIZE`.
-        device: any name; equal names are one device.
-    """
+    """Specification of a gradient. An int is a ``shape`` of one dimension; ``dtype`` is a name in `ITEMSIZE`."""
 
     name: str
     shape: tuple[int, ...] | int
@@ -68,14 +62,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that one collective carries, one after another in one flat buffer.
+    """Gradients that one collective carries, one after another in one flat buffer of ``elements``.
 
-    Attributes:
-        tensors: indices into the plan's tensors, in the order of the buffer.
-        offsets: start of each tensor in the buffer, in elements.
-        elements: length of the buffer.
-        nbytes: size of the buffer in bytes.
-        dtype, device: dtype and device of every tensor in the bucket.
+    ``tensors`` are indices into the plan's tensors, in the order of the buffer; each starts at its offset, in elements.
     """
 
     tensors: tuple[int, ...]
@@ -91,14 +80,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Plan:
-    """Buckets in the order in which they are launched; every tensor is in exactly one.
+    """Buckets in the order in which they are launched; ``groups[b]`` holds the indices of the tensors in bucket b.
 
-    Attributes:
-        tensors: gradients in the order of the parameters.
-        groups: ``groups[b]`` holds the indices of the tensors in bucket b.
-
-    Raises:
-        InvalidArgument: a tensor is missing, unknown or in two groups; a group is empty, or mixes dtypes or devices.
+    ``tensors`` are the gradients in the order of the parameters. Raises `InvalidArgument` if a tensor is missing,
+    unknown or in two groups, and if a group is empty, or mixes dtypes or devices.
     """
 
     tensors: tuple[Tensor, ...]
@@ -111,7 +96,13 @@ class Plan:
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """Buckets of the groups, with their sizes and layout."""
-        return tuple(_bucket(self.tensors, group) for group in self.groups)
+        buckets = []
+        for group in self.groups:
+            tensors = [self.tensors[index] for index in group]
+            *starts, elements = accumulate((tensor.elements for tensor in tensors), initial=0)
+            nbytes = sum(tensor.nbytes for tensor in tensors)
+            buckets.append(Bucket(group, tuple(starts), elements, nbytes, tensors[0].dtype, tensors[0].device))
+        return tuple(buckets)
 
     @property
     def calls(self) -> int:
@@ -143,19 +134,8 @@ class Plan:
         )
 
 
-def _bucket(tensors: Sequence[Tensor], group: tuple[int, ...]) -> Bucket:
-    ends = np.cumsum([tensors[i].elements for i in group])
-    head = tensors[group[0]]
-    nbytes = sum(tensors[i].nbytes for i in group)
-    return Bucket(group, (0, *ends[:-1].tolist()), int(ends[-1]), nbytes, head.dtype, head.device)
-
-
 def _check_groups(tensors: Sequence[Tensor], groups: object) -> tuple[tuple[int, ...], ...]:
-    """Return ``groups`` as tuples.
-
-    Raises:
-        InvalidArgument: the groups are no partition of the tensors, or one mixes dtypes or devices.
-    """
+    """Return ``groups`` as tuples, if they are a partition of the tensors and none mixes dtypes or devices."""
     if not isinstance(groups, Sequence) or not all(isinstance(group, Sequence) for group in groups):
         raise InvalidArgument("groups", groups, "a sequence of groups of tensor indices")
     owner: dict[int, int] = {}
@@ -165,9 +145,8 @@ def _check_groups(tensors: Sequence[Tensor], groups: object) -> tuple[tuple[int,
         for value in group:
             index = check_int(f"a tensor index in groups[{b}]", value, 0, len(tensors) - 1)
             if index in owner:
-                raise InvalidArgument(
-                    f"groups[{b}]", group, f"without tensor {index}, which is in groups[{owner[index]}]"
-                )
+                expected = f"without tensor {index}, which is in groups[{owner[index]}]"
+                raise InvalidArgument(f"groups[{b}]", group, expected)
             owner[index] = b
         kinds = {(tensors[i].dtype, tensors[i].device) for i in group}
         if len(kinds) > 1:
@@ -199,8 +178,7 @@ def plan(
 
     Args:
         tensors: gradients in the order of the parameters.
-        cap: bytes at which a bucket closes.
-        first: bytes at which the first bucket closes; None means ``cap``, as in torch when a cap is given.
+        cap, first: bytes at which a bucket and the first bucket close; None means ``cap``, as in torch if it is given.
         order: the indices of ``tensors`` in the order in which their gradients become ready; by default last to first.
     """
     tensors = check_each("tensors", tensors, Tensor)

@@ -13,13 +13,10 @@ Price = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Layer:
-    """One part of the model, in the order of the forward pass.
+    """One part of the model, in the order of the forward pass; seconds of computation for one micro-batch.
 
-    Attributes:
-        name: such as "conv1".
-        forward, backward: seconds of computation for one micro-batch.
-        tensors: gradients of the layer in the order of the parameters; all are ready when its backward ends. A tensor
-            that several layers share belongs to the first of them, whose backward runs last.
+    ``tensors`` are its gradients in the order of the parameters; all are ready when its backward ends. A tensor that
+    several layers share belongs to the first of them, whose backward runs last.
     """
 
     name: str
@@ -51,8 +48,7 @@ def layers_of(
 
     Args:
         tensors: gradients in the order of the parameters.
-        forward: seconds of all layers together.
-        backward: seconds of all layers together; by default twice ``forward``, as for matrix products.
+        forward, backward: seconds of all layers together; backward is twice forward by default, as for matrix products.
         layer: returns the name of a tensor's layer; by default the tensor's name up to the last dot. Neighbours with
             the same name form a layer.
     """
@@ -73,11 +69,9 @@ def layers_of(
 def equal_layers(
     count: int, forward: float, backward: float, nbytes: int, dtype: str = "uint8", device: str = "cpu"
 ) -> tuple[Layer, ...]:
-    """Return ``count`` equal layers of one tensor each.
+    """Return ``count`` equal layers of one tensor each; ``forward`` and ``backward`` are seconds of all together.
 
-    Args:
-        forward, backward: seconds of all layers together.
-        nbytes: bytes of all layers together, a multiple of ``count`` times the itemsize of ``dtype``.
+    So are ``nbytes``, a multiple of ``count`` times the itemsize of ``dtype``.
     """
     n, total = check_int("count", count, 1), check_int("nbytes", nbytes, 0)
     itemsize = Tensor("one", 1, dtype, device).nbytes
@@ -92,13 +86,10 @@ def equal_layers(
 
 @dataclass(frozen=True)
 class Strategy:
-    """A bucket plan, and the time at which its buckets are launched.
+    """A bucket plan, None for no communication at all, and the time at which its buckets are launched.
 
-    Attributes:
-        name: label for titles.
-        plan: the buckets; None for no communication at all.
-        overlap: whether a bucket is launched as soon as its last gradient is ready and all earlier buckets are
-            launched. If not, all buckets are launched after backward.
+    With ``overlap`` a bucket is launched as soon as its last gradient is ready and all earlier buckets are launched;
+    without it all are launched after backward.
     """
 
     name: str

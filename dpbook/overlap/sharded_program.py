@@ -154,14 +154,10 @@ class TimedProgram:
         keys = [(op.kind, op.unit if op.lane == "compute" else op.nbytes) for op in self.operations]
         self._distinct = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         self._numbers = [self._distinct[key] for key in keys]
-        self._waits = [self._last_of_other_lane(op.lane, op.after) for op in self.operations]
-
-    def _last_of_other_lane(self, lane: Lane, after: Sequence[int]) -> int:
-        """Return the last operation of the other lane among ``after``, -1 if there is none.
-
-        It is all that an operation waits for: operations of its own lane run one after another anyway.
-        """
-        return max((other for other in after if self.operations[other].lane != lane), default=-1)
+        # All that an operation waits for is the last one of the other lane, -1 if there is none: operations of its own
+        # lane run one after another anyway.
+        lanes = [op.lane for op in self.operations]
+        self._waits = [max((n for n in op.after if lanes[n] != op.lane), default=-1) for op in self.operations]
 
     def seconds(self, wires: Wires, optimizer: float = 0.0, forward: float = 1.0, backward: float = 1.0) -> list[float]:
         """Return the seconds of each operation; ``forward`` and ``backward`` are factors on the times of the units."""
@@ -181,10 +177,7 @@ class TimedProgram:
         return [distinct[number] for number in self._numbers]
 
     def run(self, seconds: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Return the start and the end of each operation, given its ``seconds``.
-
-        An operation starts when its lane is free and the operation that it waits for is over.
-        """
+        """Return the start and the end of each operation, given its ``seconds``."""
         free: dict[Lane, float] = {"compute": 0.0, "communication": 0.0}
         starts: list[float] = []
         ends: list[float] = []

@@ -92,19 +92,6 @@ class MemoryCurve:
         return f"MemoryCurve: peak {bytes_in_words(self.peak)} ({at})"
 
 
-def allocations_of(
-    units: Sequence[Unit],
-    sharding: Sharding,
-    sizes: Sizes,
-    operations: Iterable[tuple[ShardedOperation, float, float]],
-) -> tuple[Allocation, ...]:
-    """Return all memory that a step allocates; each operation comes with its start and end in seconds."""
-    allocator = _Allocator(units, sharding, sizes)
-    for operation, start, end in operations:
-        allocator.follow(operation, start, end)
-    return (*allocator.freed, *allocator.permanent())
-
-
 @dataclass
 class _Allocator:
     """Memory that is alive, and memory that has been freed.
@@ -200,13 +187,8 @@ class _Allocator:
 class ShardedStep:
     """A simulated step of one rank, which represents all: its timeline, its memory, and the bytes it sends.
 
-    Attributes:
-        units: units in the order of the forward pass.
-        sharding: sharding of the step.
-        sizes: bytes per parameter.
-        operations: computations and collectives in the order in which they are launched.
-        seconds: duration of each operation.
-        starts, ends: times of each operation, in seconds from the start of the step.
+    ``units`` are in the order of the forward pass, ``operations`` in that in which they are launched. Each has its
+    duration in ``seconds``, and its start and end in seconds from the start of the step.
     """
 
     units: tuple[Unit, ...]
@@ -230,8 +212,10 @@ class ShardedStep:
     @cached_property
     def memory(self) -> MemoryCurve:
         """Bytes alive over the same time."""
-        timed = zip(self.operations, self.starts, self.ends, strict=True)
-        return MemoryCurve(allocations_of(self.units, self.sharding, self.sizes, timed), self.duration)
+        allocator = _Allocator(self.units, self.sharding, self.sizes)
+        for operation, start, end in zip(self.operations, self.starts, self.ends, strict=True):
+            allocator.follow(operation, start, end)
+        return MemoryCurve((*allocator.freed, *allocator.permanent()), self.duration)
 
     @property
     def sent(self) -> dict[str, float]:
@@ -279,7 +263,6 @@ def simulate_sharded(
 
     Args:
         units: units in the order of the forward pass.
-        sharding: the stage, the number of ranks, and the times of gathering and freeing.
         wires: prices of the collectives; `Wires.rings` makes them from a link.
         sizes: bytes per parameter, by default fp32 and Adam.
         accumulation: micro-batches in a step.

@@ -57,13 +57,9 @@ class Unit:
 class Sizes:
     """Bytes per parameter; by default all in fp32, with Adam's two moments.
 
-    bf16 computation over fp32 shards, reduced in fp32, is ``Sizes(2, 4, 8, shard=4)``.
-
-    Attributes:
-        weight: bytes of a weight in computation and on the wire.
-        gradient: bytes of a gradient in the sum and on the wire.
-        optimizer: bytes of optimizer state for each trained parameter.
-        shard: bytes of a weight in the shard of stage 3; by default ``weight``.
+    ``weight`` and ``gradient`` are those in computation and on the wire; ``optimizer`` is the state of a trained
+    parameter. A weight has ``shard`` bytes (default: ``weight``) in the shard of stage 3: bf16 computation over fp32
+    shards, reduced in fp32, is ``Sizes(2, 4, 8, shard=4)``.
     """
 
     weight: int = 4
@@ -100,8 +96,7 @@ def units_of(
         frozen: elements of weights that are gathered and have no gradient, by the name of the unit. Measured layers
             have none, since only trained tensors are measured.
 
-    Raises:
-        InvalidArgument: a unit has no layer, or bytes are given for an unknown unit.
+    Raises `InvalidArgument` if a unit has no layer, or bytes are given for an unknown unit.
     """
     given = {"activations": activations, "inputs": inputs, "scratch": scratch, "frozen": frozen}
     known = {argument: dict(by_name or {}) for argument, by_name in given.items()}
@@ -137,8 +132,7 @@ def equal_units(
 ) -> tuple[Unit, ...]:
     """Return ``count`` equal units, named by their numbers from 1; the other arguments are totals of all units.
 
-    Raises:
-        InvalidArgument: ``count`` does not divide one of the integers.
+    Raises `InvalidArgument` if ``count`` does not divide one of the integers.
     """
     n = check_int("count", count, 1)
     for name, value in {"parameters": parameters, "activations": activations, "input": input}.items():

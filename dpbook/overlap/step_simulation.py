@@ -36,7 +36,6 @@ def simulate_step(
     the earlier ranks wait.
 
     Args:
-        layers: layers in the order of the forward pass.
         sync: strategy, or a plan, which means `bucketed` with this plan.
         price: seconds of one collective of the whole world, as a function of its bytes.
         accumulation: micro-batches in a step.
@@ -50,15 +49,14 @@ def simulate_step(
         call_launch: seconds of CPU for each collective.
         optimizer: seconds of computation, after the last collective.
 
-    Returns:
-        A timeline from 0 to the end of the step, with the lanes "compute", "communication" (the second stream is
-        "communication 2") and, where launches cost anything, "launch".
-
-    Raises:
-        InvalidArgument: an argument is out of its range, or the plan is not one of these layers' tensors.
+    Returns a timeline from 0 to the end of the step, with the lanes "compute", "communication" (the second stream is
+    "communication 2") and, where launches cost anything, "launch". Raises `InvalidArgument` if an argument is out of
+    its range, or the plan is not one of these layers' tensors.
     """
     layers = check_each("layers", layers, Layer)
-    strategy = _check_strategy(layers, sync)
+    strategy = bucketed(sync) if isinstance(sync, Plan) else check_type("sync", sync, Strategy, "a Plan or a Strategy")
+    if strategy.plan is not None and strategy.plan.tensors != tensors_of(layers):
+        raise InvalidArgument("sync", sync, "a plan of the tensors of these layers, tensors_of(layers)")
     costs = {"kernel_launch": kernel_launch, "call_launch": call_launch, "optimizer": optimizer}
     for name, seconds in costs.items():
         check_float(name, seconds, minimum=0)
@@ -158,13 +156,6 @@ def _checked(price: Price, split: bool) -> Callable[[int], tuple[float, float]]:
     return latency_and_transfer
 
 
-def _check_strategy(layers: Sequence[Layer], sync: Strategy | Plan) -> Strategy:
-    strategy = bucketed(sync) if isinstance(sync, Plan) else check_type("sync", sync, Strategy, "a Plan or a Strategy")
-    if strategy.plan is not None and strategy.plan.tensors != tensors_of(layers):
-        raise InvalidArgument("sync", sync, "a plan of the tensors of these layers, tensors_of(layers)")
-    return strategy
-
-
 MAX_TRIED_PLANS = 256
 """Limit of distinct plans up to which `best_cap` tries every one."""
 GRID_POINTS = 32
@@ -173,13 +164,9 @@ GRID_POINTS = 32
 
 @dataclass(frozen=True, eq=False)
 class CapSweep:
-    """Simulated steps at several caps; all arrays have shape (n,) and are sorted by cap.
+    """Simulated steps at several ``caps`` in bytes; all arrays have shape (n,) and are sorted by cap.
 
-    Attributes:
-        caps: bytes, int64.
-        calls: collectives per sync, int64.
-        durations: step times, in seconds.
-        exposed: exposed communication, in seconds.
+    ``calls`` counts collectives per sync; ``durations`` of steps and ``exposed`` communication are in seconds.
     """
 
     caps: NDArray[np.int64]
@@ -214,11 +201,8 @@ def best_cap(
     tried, which finds the optimum. Otherwise a grid from the smallest tensor to all bytes is tried, then a finer grid
     around its best cap, which finds a good cap.
 
-    Args:
-        layers, price: as for `simulate_step`.
-        caps: caps in bytes to try instead.
-        first: cap of the first bucket in bytes; None means the same cap.
-        step: other arguments of `simulate_step`.
+    ``caps`` in bytes are tried instead; ``first`` is the cap of the first bucket, None for the same cap. The other
+    arguments are those of `simulate_step`.
     """
     tensors = tensors_of(layers)
     tried: dict[int, tuple[int, float, float]] = {}

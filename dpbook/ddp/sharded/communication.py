@@ -73,9 +73,7 @@ class Reducing:
 
     begin: Callable[[], None]
 
-    def __init__(
-        self, units: Sequence[Unit], reduce_scatter: Half, across: AllReduce | None, world: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, units: Sequence[Unit], reduce_scatter: Half, across: AllReduce | None, world: int) -> None:
         self.units, self.reduce_scatter, self.across, self.scale = units, reduce_scatter, across, 1 / world
         self.enabled = True
         self._under_way: _Sum | None = None

@@ -21,8 +21,8 @@ from dpbook.ddp.sharded.passes import Passes, in_backward
 from dpbook.ddp.sharded.row import Half, Row
 from dpbook.ddp.sharded.row import all_gather as group_all_gather
 from dpbook.ddp.sharded.row import reduce_scatter as group_reduce_scatter
-from dpbook.ddp.sharded.unit import Observer, Unit, UnitEvent, check_unchanged
-from dpbook.ddp.sharded.units import Slice, Units, divide
+from dpbook.ddp.sharded.unit import Observer, Unit, check_unchanged
+from dpbook.ddp.sharded.units import Member, Units, divide
 from dpbook.ddp.wrappers import broadcast, check_alike, check_not_wrapped, mark, unmark
 
 
@@ -47,55 +47,6 @@ def clip(rows: Sequence[Row], max_norm: float, group: dist.ProcessGroup | None =
     for gradient in gradients:
         gradient.mul_(factor.to(gradient.device))
     return norm
-
-
-def slices(units: Sequence[Unit], prefix: str) -> dict[str, Slice]:
-    """Return this rank's slice of every parameter, by all its names."""
-    return {
-        prefix + name: row.slice_of(index, member.parameter.detach())
-        for row in _rows(units)
-        for index, member in enumerate(row.members)
-        for name in member.names
-    }
-
-
-def own_pieces(units: Sequence[Unit], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``state`` of a module with this rank's slices in place of the parameters."""
-    pieces = {
-        name: row.piece_of(index, name, state[name])
-        for row in _rows(units)
-        for index, member in enumerate(row.members)
-        for name in member.names
-        if name in state
-    }
-    return {**state, **pieces}
-
-
-def _rows(units: Sequence[Unit]) -> Iterator[Row]:
-    return (row for unit in units for row in unit.rows)
-
-
-def optimizer_state(units: Sequence[Unit], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state by parameter names and the options of the groups; see `FullySharded.optimizer_state`."""
-    members = {member.parameter: (row, index) for row in _rows(units) for index, member in enumerate(row.members)}
-    listed = [p for group in optimizer.param_groups for p in group["params"]]
-    if others := [p for p in listed if p not in members]:
-        expected = "of the parameters of this module, and of no others"
-        raise InvalidArgument("optimizer", f"one with a parameter of shape {tuple(others[0].shape)}", expected)
-    _begin(optimizer, [p for p in listed if p not in optimizer.state])
-
-    def described(parameter: nn.Parameter, value: Any) -> Any:
-        per_element = isinstance(value, torch.Tensor) and value.shape == parameter.shape
-        return members[parameter][0].slice_of(members[parameter][1], value) if per_element else value
-
-    def name(parameter: nn.Parameter) -> str:
-        row, index = members[parameter]
-        return row.members[index].name
-
-    return {
-        "state": {name(p): {k: described(p, v) for k, v in kept.items()} for p, kept in optimizer.state.items()},
-        "param_groups": [{**group, "params": [name(p) for p in group["params"]]} for group in optimizer.param_groups],
-    }
 
 
 def _begin(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
@@ -182,19 +133,11 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        units: Units | None = None,
-        group: dist.ProcessGroup | None = None,
-        across: dist.ProcessGroup | None = None,
-        dtype: torch.dtype | None = None,
-        reshard_after_forward: bool = True,
-        prefetch: int = 1,
-        all_gather: Half | None = None,
-        reduce_scatter: Half | None = None,
+        self, module: nn.Module, *, units: Units | None = None, group: dist.ProcessGroup | None = None,
+        across: dist.ProcessGroup | None = None, dtype: torch.dtype | None = None, reshard_after_forward: bool = True,
+        prefetch: int = 1, all_gather: Half | None = None, reduce_scatter: Half | None = None,
         observer: Observer | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         check_type("module", module, nn.Module, "a torch.nn.Module")
         check_not_wrapped(list(module.named_parameters()))
@@ -209,7 +152,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
             check_alike(module, ranks)
             broadcast(module.buffers(), ranks)
         gathering = all_gather or group_all_gather(group)
-        self.units = [Unit(share, dtype, self.rank, self.world, gathering, observer or _nobody) for share in shares]
+        self.units = [Unit(share, dtype, self.rank, self.world, gathering, observer) for share in shares]
         for unit in self.units:
             unit.contains_units = any(u.module in unit.module.modules() for u in self.units if u is not unit)
             for row in unit.rows:
@@ -267,7 +210,10 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """
         self._passes.recover()
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
-        return state | slices(self.units, kwargs.get("prefix", ""))
+        for row, index, member in self._members():
+            own = row.slice_of(index, member.parameter.detach())
+            state |= {kwargs.get("prefix", "") + name: own for name in member.names}
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load a `state_dict` that a checkpoint has filled, or the whole state of a module that is not sharded.
@@ -278,7 +224,13 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         if kwargs.get("assign") or any(args[1:]):
             raise InvalidArgument("assign", True, "False: what is loaded is written into the shards")
         self._passes.recover()
-        return self.module.load_state_dict(own_pieces(self.units, state_dict), *args, **kwargs)
+        pieces = {
+            name: row.piece_of(index, name, state_dict[name])
+            for row, index, member in self._members()
+            for name in member.names
+            if name in state_dict
+        }
+        return self.module.load_state_dict({**state_dict, **pieces}, *args, **kwargs)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the state of an ``optimizer`` by parameter names; state with one value per element is a `Slice`.
@@ -287,7 +239,19 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         for options such as ``lr``: see `ShardedState`. A parameter that had no gradient yet, and so no state, is given
         the state of no step. Raises `InvalidArgument` where the optimizer has a parameter of something else.
         """
-        return optimizer_state(self.units, optimizer)
+        members = {member.parameter: (row, index, member.name) for row, index, member in self._members()}
+        listed = [p for group in optimizer.param_groups for p in group["params"]]
+        if others := [p for p in listed if p not in members]:
+            expected = "of the parameters of this module, and of no others"
+            raise InvalidArgument("optimizer", f"one with a parameter of shape {tuple(others[0].shape)}", expected)
+        _begin(optimizer, [p for p in listed if p not in optimizer.state])
+        states: dict[str, dict[str, Any]] = {}
+        for p, kept in optimizer.state.items():
+            row, index, name = members[p]
+            per_element = {k: row.slice_of(index, v) for k, v in kept.items() if getattr(v, "shape", None) == p.shape}
+            states[name] = {**kept, **per_element}
+        groups = [{**group, "params": [members[p][2] for p in group["params"]]} for group in optimizer.param_groups]
+        return {"state": states, "param_groups": groups}
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale all gradients so that their norm over all ranks is at most ``max_norm``; return the norm before.
@@ -296,6 +260,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """
         return clip([row for unit in self.units for row in unit.rows], max_norm, self.group)
 
-
-def _nobody(event: UnitEvent) -> None:
-    """Ignore the event."""
+    def _members(self) -> Iterator[tuple[Row, int, Member]]:
+        return (
+            (row, index, member) for unit in self.units for row in unit.rows for index, member in enumerate(row.members)
+        )

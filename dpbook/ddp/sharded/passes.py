@@ -87,26 +87,20 @@ class Passes:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Make the units' whole weights available within the block, and show the shards again after it."""
-        self._begin_forward()
-        try:
-            with self._saved.watched():
-                yield
-        finally:
-            self._end_forward()
-
-    def _begin_forward(self) -> None:
         self.forget()
         self._forward_runs = True
         self.prefetching.begin()
         for unit in self.units:
             unit.hide()
-
-    def _end_forward(self) -> None:
-        self._forward_runs = False
-        for unit in self.units:
-            if not torch.is_grad_enabled():
-                unit.free()
-            unit.show_shards()
+        try:
+            with self._saved.watched():
+                yield
+        finally:
+            self._forward_runs = False
+            for unit in self.units:
+                if not torch.is_grad_enabled():
+                    unit.free()
+                unit.show_shards()
 
     def forget(self) -> None:
         """Clean up after a forward without backward, or a backward that raised."""
@@ -153,11 +147,8 @@ class Passes:
             coming_back = partial(self._come_back, way, here, unit.versions)
             tensors = list(tensors_in(output))
             if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
-                raise InvalidArgument(
-                    f"the output of {unit.name or 'the module'}",
-                    type(output).__name__,
-                    "tensors, nested or not",
-                )
+                name = f"the output of {unit.name or 'the module'}"
+                raise InvalidArgument(name, type(output).__name__, "tensors, nested or not")
             for tensor in tensors:
                 if tensor.grad_fn is not None:
                     tensor.register_hook(coming_back)

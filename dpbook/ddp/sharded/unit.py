@@ -40,10 +40,9 @@ class UnitEvent(NamedTuple):
     """A change of a unit; ``nbytes`` counts the whole weights or whole gradients that it is about.
 
     "gather": its weights are being gathered; "gathered": they are available; "forward", "recompute", "backward": it
-    begins to
-    compute; "free": its whole weights are freed; "reduce": its gradients are being reduced; "reduced": this rank's
-    piece of their sum is available, and the whole gradients are freed. On an accelerator these are times of the host:
-    work queued after "gathered" can use the weights.
+    begins to compute; "free": its whole weights are freed; "reduce": its gradients are being reduced; "reduced": this
+    rank's piece of their sum is available, and the whole gradients are freed. On an accelerator these are times of the
+    host: work queued after "gathered" can use the weights.
     """
 
     kind: str
@@ -62,8 +61,9 @@ class Unit:
     """
 
     def __init__(
-        self, share: Share, computing: torch.dtype | None, rank: int, world: int, all_gather: Half, observer: Observer
-    ) -> None:
+        self, share: Share, computing: torch.dtype | None, rank: int, world: int, all_gather: Half,
+        observer: Observer | None,
+    ) -> None:  # fmt: skip
         self.name, self.module = share.name, share.module
         self.all_gather, self.observer = all_gather, observer
         kinds: dict[tuple[torch.dtype, torch.device, bool], list[Member]] = {}
@@ -79,8 +79,9 @@ class Unit:
         """Number of its forwards that have begun and not ended: more than one if it calls itself."""
 
     def notify(self, kind: str, nbytes: int = 0) -> None:
-        """Pass an event to the observer."""
-        self.observer(UnitEvent(kind, self.name, nbytes))
+        """Pass an event to the observer, if there is one."""
+        if self.observer is not None:
+            self.observer(UnitEvent(kind, self.name, nbytes))
 
     def begin_to_gather(self) -> None:
         """Begin to gather the rows that have no memory yet."""

@@ -8,21 +8,19 @@ know how it was cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
+from torch import nn
 
 from dpbook.core import InvalidArgument
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
     from torch.distributed.checkpoint.planner import WriteItem
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-
-from torch import nn
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and length of a part of a tensor in each dimension."""

@@ -62,10 +62,8 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
 class StepRecord:
     """Step times over a slow link in milliseconds, several of each, and the predictions of the simulator.
 
-    Attributes:
-        emulated, real: step times by wrapper, over an emulated link and over a real link of the same speed.
-        predicted, measured: simulated and measured step times, by bucket cap in MiB.
-        about: other entries of the record: machine, versions, date, link and model.
+    ``emulated`` and ``real`` are by wrapper, over an emulated link and a real one of the same speed; ``predicted`` and
+    ``measured`` by bucket cap in MiB. ``about`` has the machine, versions, date, link and model.
     """
 
     emulated: Mapping[str, tuple[float, ...]]

@@ -22,8 +22,7 @@ Intervals: TypeAlias = NDArray[np.float64]
 def union(intervals: ArrayLike) -> Intervals:
     """Return the set of moments covered by any of ``intervals``, of shape (n, 2), in any order, overlapping or not.
 
-    Raises:
-        InvalidArgument: the shape is not (n, 2), a time is not finite, or an interval ends before it starts.
+    Raises `InvalidArgument` for another shape, a time that is not finite, or an interval that ends before it starts.
     """
     spans = _check(intervals)
     spans = spans[spans[:, 1] > spans[:, 0]]
@@ -119,13 +118,9 @@ class Timeline:
     Every figure comes from unions of intervals inside the window, never from sums: spans that are nested or run at
     the same time count once. A method whose ``rank`` is None returns the mean over ranks.
 
-    Attributes:
-        spans: sorted by rank, lane and start.
-        window: (start, end) in seconds; by default from the first start to the last end.
-
-    Raises:
-        InvalidArgument: a span is of an unknown kind, has a negative rank or ends before it starts; the window is
-            missing where there are no spans, or ends before it starts.
+    ``spans`` are sorted by rank, lane and start. ``window`` is (start, end) in seconds, by default from the first start
+    to the last end. Raises `InvalidArgument` if a span is of an unknown kind, has a negative rank or ends before it
+    starts, and if the window is missing where there are no spans, or ends before it starts.
     """
 
     spans: tuple[Span, ...]
@@ -261,8 +256,7 @@ def _check_window(window: tuple[float, float] | None, spans: tuple[Span, ...]) -
 def merge(timelines: Iterable[Timeline]) -> Timeline:
     """Return one timeline with all spans of several, such as one trace per rank. Its window covers all windows.
 
-    Raises:
-        InvalidArgument: there are none, or two of them have the same rank.
+    Raises `InvalidArgument` if there are none, or two of them have the same rank.
     """
     timelines = list(timelines)
     if not timelines:
@@ -270,9 +264,8 @@ def merge(timelines: Iterable[Timeline]) -> Timeline:
     ranks: set[int] = set()
     for index, timeline in enumerate(timelines):
         if twice := ranks.intersection(timeline.ranks):
-            raise InvalidArgument(
-                f"timelines[{index}]", timeline, f"without rank {min(twice)}, which an earlier timeline has"
-            )
+            expected = f"without rank {min(twice)}, which an earlier timeline has"
+            raise InvalidArgument(f"timelines[{index}]", timeline, expected)
         ranks.update(timeline.ranks)
     window = min(t.start for t in timelines), max(t.end for t in timelines)
     return Timeline(tuple(span for t in timelines for span in t.spans), window)
@@ -282,10 +275,7 @@ def split_waits(timeline: Timeline) -> Timeline:
     """Split the span of each collective into waiting for peers and transfer, and return the new timeline.
 
     The n-th collectives of all ranks are taken to be the same one; until the last rank starts it, the others wait.
-    The ranks' clocks must agree.
-
-    Raises:
-        InvalidArgument: the ranks have different numbers of communication spans.
+    The ranks' clocks must agree. Raises `InvalidArgument` for different numbers of communication spans.
     """
     calls = {
         r: sorted((s for s in timeline.spans if s.rank == r and s.kind == "communication"), key=attrgetter("start"))

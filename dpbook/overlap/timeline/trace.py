@@ -40,14 +40,9 @@ GLOO_PREFIX = "gloo:"
 COLLECTIVE_PREFIX = "c10d::"
 """Prefix of the operator that launches a collective."""
 LAUNCH_PREFIXES = (
-    "cudaLaunchKernel",
-    "cuLaunchKernel",
-    "hipLaunchKernel",
-    "hipExtLaunchKernel",
-    "hipModuleLaunchKernel",
-    "cudaGraphLaunch",
-    "hipGraphLaunch",
-)
+    "cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtLaunchKernel", "hipModuleLaunchKernel",
+    "cudaGraphLaunch", "hipGraphLaunch",
+)  # fmt: skip
 """Prefixes of calls that launch a kernel, or a graph of kernels; the rest of the name is the variant."""
 BOOKKEEPING_PREFIXES = ("autograd::", "torch::autograd::")
 """Namespaces of operators that contain others, or only pass gradients on."""
@@ -71,12 +66,15 @@ CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
 """Categories of calls to a device; traces of AMD GPUs use these names too."""
 
 
+Event: TypeAlias = dict[str, Any]
+
+
 class Phases:
     """Phases of the step, from all complete ``events`` of one trace. A kernel has the phase of its launch."""
 
-    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, events: Iterable[Event]) -> None:
         self._marks: dict[object, list[tuple[float, float, str]]] = {}
-        self._launches: dict[object, dict[str, Any]] = {}
+        self._launches: dict[object, Event] = {}
         for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0))):
             if event.get("cat") in CALL_CATEGORIES and "correlation" in event.get("args", {}):
                 self._launches[event["args"]["correlation"]] = event
@@ -84,7 +82,7 @@ class Phases:
             if (phase := _marked(event)) and (not marks or event["ts"] >= marks[-1][1]):  # the outermost of nested ones
                 marks.append((event["ts"], event["ts"] + event.get("dur", 0), phase))
 
-    def of(self, event: dict[str, Any]) -> str:
+    def of(self, event: Event) -> str:
         """Return the phase of an event, "" if no event around it marks one."""
         launch = self._launches.get(event.get("args", {}).get("correlation"), event)
         marks = self._marks.get(_thread(launch), [])
@@ -92,18 +90,16 @@ class Phases:
         return marks[place][2] if place >= 0 and launch["ts"] < marks[place][1] else ""
 
 
-def _marked(event: dict[str, Any]) -> str:
+def _marked(event: Event) -> str:
     """Return the phase that an event contains, "" if none."""
     name = str(event.get("name"))
     recorded = "forward" if event.get("cat") == "cpu_op" and AUTOGRAD_ARGUMENT in event.get("args", {}) else ""
     return next((phase for start, phase in PHASE_PREFIXES.items() if name.startswith(start)), recorded)
 
 
-def _thread(event: dict[str, Any]) -> object:
+def _thread(event: Event) -> object:
     return event.get("pid"), event.get("tid")
 
-
-Event: TypeAlias = dict[str, Any]
 
 LANE_NAMES: dict[Kind, str] = {"computation": "compute"}
 """Lanes by kind, for kinds whose lane has another name."""
@@ -117,13 +113,10 @@ def read_profile(path: str | os.PathLike[str], step: int | None = None) -> Timel
         step: n, for the window of ``ProfilerStep#n`` and all events that start in it; by default the whole trace. If
             the trace has kernels, the window is that of the device, which runs a step later than the CPU launches it.
 
-    Returns:
-        A timeline that starts at 0; for a file of `write_trace`, the timeline that was written. The rank is that of the
-        trace, 0 if it names none. Lanes are streams or threads: "compute", "compute 2", … in order of appearance.
-
-    Raises:
-        InvalidArgument: the file is missing, damaged or no trace; it has no such step, or no computation and no
-            communication.
+    Returns a timeline that starts at 0; for a file of `write_trace`, the timeline that was written. The rank is that of
+    the trace, 0 if it names none. Lanes are streams or threads: "compute", "compute 2", … in order of appearance.
+    Raises `InvalidArgument` if the file is missing, damaged or no trace, has no such step, or neither computation nor
+    communication.
     """
     return read_profiles([path], step)
 
@@ -177,15 +170,15 @@ class _Trace:
         on_streams: dict[int, tuple[float, float]] = {}
         for event, start, end in sorted(timed, key=lambda t: (t[1], -t[2])):
             name, category = str(event.get("name")), event.get("cat")
-            if name.startswith(STEP_PREFIX) and category == "user_annotation":
-                on_host[_number(name)] = start, end
-            elif name.startswith(STEP_PREFIX) and category == "gpu_user_annotation":  # one event for each stream
-                first, last = on_streams.get(_number(name), (start, end))
-                on_streams[_number(name)] = min(first, start), max(last, end)
+            step = int(name.removeprefix(STEP_PREFIX)) if name.startswith(STEP_PREFIX) else None
+            if step is not None and category == "user_annotation":
+                on_host[step] = start, end
+            elif step is not None and category == "gpu_user_annotation":  # one event for each stream
+                first, last = on_streams.get(step, (start, end))
+                on_streams[step] = min(first, start), max(last, end)
             if kind := _kind(event, on_device):
                 name = f"{phases.of(event)} {name}".strip() if kind == "computation" else name
-                thread = event.get("pid"), event.get("tid")
-                events.append(_Event(kind, thread, start, end, name, category in DEVICE_CATEGORIES))
+                events.append(_Event(kind, _thread(event), start, end, name, category in DEVICE_CATEGORIES))
         if not {"computation", "communication"} & {event.kind for event in events}:
             raise InvalidArgument("path", str(path), "a trace with computation or communication in it")
         rank = data.get("distributedInfo", {}).get("rank", 0)
@@ -213,10 +206,6 @@ class _Trace:
                 spans.append(Span(name, self.rank, lanes[kind, thread], kind, *seconds))
         start, end = ((t - origin) / 1e6 for t in window)
         return Timeline(tuple(spans), (start, end))
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix(STEP_PREFIX))
 
 
 def _kind(event: Event, on_device: bool) -> Kind | None:
