@@ -43,9 +43,8 @@ def loss_curve(runs: Runs, title: str, *, log: bool = False, mean_over: int = 1)
     """
     named = _named(runs)
     figure, axes = new_figure(title)
-    window = np.full(
-        check_int("mean_over", mean_over, 1, min(len(run.losses) for run in named.values())), 1 / mean_over
-    )
+    check_int("mean_over", mean_over, 1, min(len(run.losses) for run in named.values()))
+    window = np.full(mean_over, 1 / mean_over)
     for (name, run), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
         if mean_over > 1:
             steps = np.arange(1, len(run.losses) + 1)

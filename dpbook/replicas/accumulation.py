@@ -31,8 +31,7 @@ def effective_batch(per_device: int, world: int, accumulation: int = 1) -> int:
 def accumulation_for(effective: int, per_device: int, world: int) -> int:
     """Return the number of micro-batches of each rank in an update of ``effective`` examples.
 
-    Raises:
-        InvalidArgument: per-device batch × world does not divide ``effective``.
+    Raises `InvalidArgument` unless per-device batch × world divides ``effective``.
     """
     at_once = effective_batch(per_device, world)
     if check_int("effective", effective, 1) % at_once:
@@ -42,12 +41,9 @@ def accumulation_for(effective: int, per_device: int, world: int) -> int:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One micro-batch of an epoch, whose mean gradient / ``divisor`` is added to the buffer.
+    """Micro-batch number ``index`` of an epoch, from 0, whose mean gradient / ``divisor`` is added to the buffer.
 
-    Attributes:
-        index: number of the micro-batch in its epoch, from 0.
-        divisor: divisor of the gradient (or the loss).
-        update: whether the optimizer steps now and the buffer is cleared.
+    After an ``update`` the optimizer has stepped, and the buffer is cleared.
     """
 
     index: int
@@ -56,13 +52,7 @@ class MicroBatch:
 
 
 def accumulate(micro_batches: int, accumulation: int, leftover: Leftover = "step") -> Iterator[MicroBatch]:
-    """Yield the micro-batches of an epoch in order, ``accumulation`` of them for each update.
-
-    Args:
-        micro_batches: number of micro-batches of the epoch, per rank.
-        accumulation: micro-batches per update.
-        leftover: handling of the last micro-batches if they are fewer; see `Leftover`.
-    """
+    """Yield the ``micro_batches`` of an epoch in order, ``accumulation`` of them for each update; see `Leftover`."""
     n, per_update = check_int("micro_batches", micro_batches, 0), check_int("accumulation", accumulation, 1)
     check_one_of("leftover", leftover, get_args(Leftover))
     whole = n - n % per_update
@@ -73,11 +63,9 @@ def accumulate(micro_batches: int, accumulation: int, leftover: Leftover = "step
 
 @dataclass(frozen=True)
 class UpdateGroup:
-    """The micro-batches whose gradients go into one update.
+    """The micro-batches whose gradients go into one update, and the divisor of the sum of their gradients.
 
-    Attributes:
-        micro_batches: ``micro_batches[m][rank]``, the indices of the examples that a rank reads in micro-batch m.
-        divisor: divisor of the sum of their gradients.
+    ``micro_batches[m][rank]`` has the indices of the examples that a rank reads in micro-batch m.
     """
 
     micro_batches: tuple[tuple[Array, ...], ...]
@@ -104,13 +92,9 @@ def groups(fed: Feed, accumulation: int = 1, leftover: Leftover = "step") -> Ite
 
 
 def accumulated_gradients(
-    model: Model,
-    params: Array,
-    micro_batches: Sequence[Sequence[Shard]],
-    divisor: int | None = None,
-    *,
+    model: Model, params: Array, micro_batches: Sequence[Sequence[Shard]], divisor: int | None = None, *,
     weighted: bool = True,
-) -> Array:
+) -> Array:  # fmt: skip
     """Add up each rank's gradients over its micro-batches, all at the same parameters.
 
     Args:

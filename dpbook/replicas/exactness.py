@@ -21,12 +21,9 @@ NAN_DISTANCE = 2**64 - 1  # larger than the distance between any two numbers
 def ulp_distance(a: ArrayLike, b: ArrayLike) -> Array:
     """Return the number of steps from one float to the next between ``a`` and ``b``, element by element, as uint64.
 
-    Neighbours have distance 1; equal numbers, and +0 and −0, have distance 0; infinity is one step beyond the largest
-    finite float. If either is NaN the distance is `NAN_DISTANCE`, so that a NaN is never near anything, not even
-    itself.
-
-    Args:
-        a, b: arrays of the same dtype, float16, float32 or float64, whose shapes broadcast.
+    Both have the same dtype, float16, float32 or float64, and shapes that broadcast. Neighbours have distance 1; equal
+    numbers, and +0 and −0, have distance 0; infinity is one step beyond the largest finite float. If either is NaN the
+    distance is `NAN_DISTANCE`, so that a NaN is never near anything, not even itself.
     """
     a, b = _pair(a, b)
     x, y = _place(a), _place(b)
@@ -60,10 +57,8 @@ class Drift:
 def drift(replicas: Array | Sequence[Array]) -> Drift:
     """Return the largest absolute difference between any two replicas' parameters.
 
-    It is NaN if a parameter is NaN. +0 and −0 differ by 0, but in their bits.
-
-    Args:
-        replicas: array (world, size) of floats, or a sequence of ``world`` flat arrays of one dtype and size.
+    ``replicas`` is an array (world, size) of floats, or a sequence of ``world`` flat arrays of one dtype and size. The
+    difference is NaN if a parameter is NaN. +0 and −0 differ by 0, but in their bits.
     """
     try:
         stacked = np.stack(list(replicas))
@@ -116,11 +111,9 @@ class Exactness:
 def compare(averaged: ArrayLike, big_batch: ArrayLike, bound: ArrayLike | None = None) -> Exactness:
     """Compare an averaged gradient, (size,) or (world, size), with the gradient (size,) of the whole batch.
 
-    Both must have one dtype: float16, float32 or float64.
-
-    Args:
-        bound: largest error of an element due to rounding, a number or an array (size,), as `gradient_bound` returns
-            it for gradients and `rounding_bound` for sums. An overflow to infinity is no rounding.
+    Both must have one dtype: float16, float32 or float64. ``bound`` is the largest error of an element due to rounding,
+    a number or an array (size,), as `gradient_bound` returns it for gradients and `rounding_bound` for sums. An
+    overflow to infinity is no rounding.
     """
     a, b = _pair(averaged, big_batch)
     if a.size == 0:

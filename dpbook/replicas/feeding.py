@@ -71,28 +71,15 @@ def contiguous(order: ArrayLike, world: int) -> list[Array]:
 class Sampler:
     """Iterable over the examples that one rank reads in the current epoch.
 
-    Every rank has its own sampler. All need the same settings, except ``rank``, and the same epochs.
-
-    Args:
-        examples: number of examples in the data set.
-        world, rank: number of ranks, and the rank of this sampler.
-        shuffle: whether to take the examples in the order of `permutation`, or in the order of the data set.
-        seed: seed of the order.
-        fit: `pad`, `drop` or `keep`.
-        cut: `strided` or `contiguous`.
+    Every rank has its own sampler. All need the same settings, except ``rank``, and the same epochs. With ``shuffle``
+    the order of the data set's ``examples`` is that of `permutation`. ``fit`` is `pad`, `drop` or `keep`, and ``cut``
+    is `strided` or `contiguous`.
     """
 
     def __init__(
-        self,
-        examples: int,
-        world: int,
-        rank: int,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        fit: Fit = pad,
+        self, examples: int, world: int, rank: int, *, shuffle: bool = True, seed: int = 0, fit: Fit = pad,
         cut: Cut = strided,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.examples = check_int("examples", examples, 1)
         self.world = check_int("world", world, 1)
         self.rank = check_int("rank", rank, 0, world - 1)
@@ -151,15 +138,10 @@ class EpochSampler(Protocol):
 
 @dataclass(frozen=True)
 class Feed:
-    """The examples that every rank reads in every epoch, in local batches.
+    """The examples, of a data set of ``examples``, that every rank reads in every epoch, in batches of ``batch``.
 
-    It is data, which can be inspected before any training.
-
-    Attributes:
-        examples: number of examples in the data set.
-        batch: examples in a local batch; the last one of an epoch may be smaller.
-        orders: ``orders[epoch][rank]``, the indices (n,) of the examples that a rank reads, in their order.
-        drop_last: whether a rank omits a last batch that is not full.
+    ``orders[epoch][rank]`` has the indices (n,) of the examples that a rank reads, in their order. The last batch of an
+    epoch may be smaller; with ``drop_last`` a rank omits one that is not full.
     """
 
     examples: int
@@ -208,8 +190,7 @@ class Feed:
     def reads(self) -> Array:
         """Mean number of times that an example is read in each epoch, (epochs,): 1, except for padding and omissions.
 
-        A value near the number of ranks means that every rank reads the whole data set, so that an epoch takes that
-        many times the steps.
+        A value near the number of ranks means that every rank reads the whole data set.
         """
         mean: Array = self.times_read.mean(axis=1)
         return mean
@@ -263,21 +244,13 @@ class Feed:
 
 
 def feed(
-    samplers: Sequence[EpochSampler],
-    examples: int,
-    batch: int,
-    epochs: int = 1,
-    *,
-    set_epoch: bool = True,
+    samplers: Sequence[EpochSampler], examples: int, batch: int, epochs: int = 1, *, set_epoch: bool = True,
     drop_last: bool = False,
-) -> Feed:
+) -> Feed:  # fmt: skip
     """Return the examples that every rank reads from its sampler in ``epochs`` epochs, in local batches of ``batch``.
 
-    Args:
-        samplers: one per rank.
-        examples: number of examples in the data set.
-        set_epoch: whether to call ``set_epoch`` of each sampler before each epoch. Omitting it is the usual mistake.
-        drop_last: whether a rank omits a last batch that is not full.
+    ``set_epoch`` of each sampler is called before each epoch; omitting it is the usual mistake. With ``drop_last`` a
+    rank omits a last batch that is not full.
     """
     check_int("examples", examples, 1)
     check_int("batch", batch, 1)
@@ -302,8 +275,7 @@ def _check_indices(indices: list[int], examples: int) -> Array:
 def rank_weights(counts: Sequence[int] | Array) -> Array:
     """Return each rank's weight relative to an equal share, world · n_r / Σn, as float64 (world,).
 
-    Args:
-        counts: number of examples (or tokens) of each rank's local mean; 0 for a rank without any.
+    ``counts`` are the examples (or tokens) of each rank's local mean; 0 for a rank without any.
     """
     numbers = np.array([check_int("counts", n, 0) for n in counts])
     if numbers.sum() == 0:
@@ -314,11 +286,9 @@ def rank_weights(counts: Sequence[int] | Array) -> Array:
 
 @dataclass(frozen=True)
 class Means:
-    """Plain and weighted average of the ranks' local means, of shape () or (size,).
+    """Averages of the ranks' local means, of shape () or (size,).
 
-    Attributes:
-        plain: the mean of the ranks' means, with equal weights.
-        weighted: the mean over all examples (or tokens) of all ranks.
+    ``plain`` gives the ranks equal weights, ``weighted`` is the mean over all examples (or tokens) of all ranks.
     """
 
     plain: Array
@@ -347,13 +317,10 @@ def both_means(local_means: ArrayLike, counts: Sequence[int] | Array) -> Means:
 
 
 def tokens_per_rank(lengths: Sequence[int] | Array, world: int) -> Array:
-    """Return the tokens of each rank, as int64 (world,), if sequences are divided evenly and in order.
+    """Return the tokens of each rank, as int64 (world,), if sequences of ``lengths`` are divided evenly and in order.
 
     Every rank has the same number of sequences (to within one), but not the same number of tokens. As the ``sizes`` of
     `shard`, applied to the tokens of all sequences one after another, the result cuts between sequences.
-
-    Args:
-        lengths: tokens of each sequence.
     """
     numbers = np.array([check_int("lengths", n, 0) for n in lengths], np.int64)
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers)])

@@ -29,13 +29,10 @@ AllReduce: TypeAlias = collectives.Schedule | Callable[[Array], Array]
 
 
 def shard(x: Array, y: Array, world: int, sizes: Sequence[int] | Array | None = None) -> list[Shard]:
-    """Cut a global batch into ``world`` consecutive shards, as views; rank r gets the r-th. This is phase 1.
+    """Cut a global batch, ``x`` with one example per row, into ``world`` consecutive shards, as views: phase 1.
 
-    Args:
-        x: examples, one per row.
-        y: their targets, of the same length.
-        sizes: examples of each rank. By default all ranks have the same number, and ``world`` must divide the batch.
-            Shards of unequal size need weights in `average`.
+    ``sizes`` are the examples of each rank. By default all have the same number, and ``world`` must divide the batch.
+    Shards of unequal size need weights in `average`.
     """
     check_int("world", world, 1)
     if len(x) != len(y):
@@ -52,18 +49,12 @@ def shard(x: Array, y: Array, world: int, sizes: Sequence[int] | Array | None = 
 def local_gradients(model: Model, params: Array, shards: Sequence[Shard]) -> Array:
     """Return each rank's gradient of the mean loss over its shard, at its own parameters. This is phase 2.
 
-    Args:
-        params: (world, size), one row per replica.
-        shards: one (x, y) per rank.
-
-    Returns:
-        Gradients (world, size) of the dtype of ``params``; 0 for a rank without examples, which still
-        takes part in the average.
+    ``params`` and the gradients are (world, size), one row per replica; ``shards`` are one (x, y) per rank. A rank
+    without examples, which still takes part in the average, has the gradient 0.
     """
     if len(params) != len(shards):
-        raise InvalidArgument(
-            "shards", plural(len(shards), "shard"), f"one for each of {plural(len(params), 'replica')}"
-        )
+        expected = f"one for each of {plural(len(params), 'replica')}"
+        raise InvalidArgument("shards", plural(len(shards), "shard"), expected)
     ranks = zip(params, shards, strict=True)
     return np.stack([model.gradient(row, x, y) if len(x) else np.zeros_like(row) for row, (x, y) in ranks])
 
@@ -110,9 +101,8 @@ def check_all_reduce(schedule: collectives.Schedule, world: int) -> None:
 def weighted_by(gradients: Array, weights: Array) -> Array:
     """Multiply each rank's gradient, a row of (world, size), by its weight (see `rank_weights`) in the same dtype."""
     if len(weights) != len(gradients):
-        raise InvalidArgument(
-            "counts", plural(len(weights), "number"), f"one for each of {plural(len(gradients), 'rank')}"
-        )
+        expected = f"one for each of {plural(len(gradients), 'rank')}"
+        raise InvalidArgument("counts", plural(len(weights), "number"), expected)
     weighted: Array = gradients * weights.astype(gradients.dtype)[:, None]
     return weighted
 
@@ -120,12 +110,8 @@ def weighted_by(gradients: Array, weights: Array) -> Array:
 def update(params: Array, averaged: Array, optimizers: Sequence[Optimizer]) -> Array:
     """Step each rank with its own optimizer from its own averaged gradient. This is phase 4.
 
-    Args:
-        params, averaged: (world, size), one row per rank; neither is changed.
-        optimizers: one per rank; each adds the gradient to its history.
-
-    Returns:
-        New parameters (world, size).
+    ``params``, ``averaged`` and the new parameters are (world, size), one row per rank; neither argument is changed.
+    Each optimizer adds the gradient to its history.
     """
     if not len(params) == len(averaged) == len(optimizers):
         lengths = (len(params), len(averaged), len(optimizers))

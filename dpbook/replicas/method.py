@@ -24,12 +24,9 @@ from dpbook.replicas.optimizers import Optimizer
 
 
 class Step(NamedTuple):
-    """Result of one training step.
+    """Result of one training step; both arrays are (world, size), and ``params`` are never changed later.
 
-    Attributes:
-        params: (world, size), one row per replica; never changed later.
-        averaged: (world, size), the gradient that each replica used as that of the whole batch, or None if the method
-            averages no gradients.
+    ``averaged`` is the gradient that each replica used as that of the whole batch, None if no gradients are averaged.
     """
 
     params: Array
@@ -174,8 +171,7 @@ class Method(ABC):
 def next_step(training: Iterator[Step], params: Array, method: Method) -> Step:
     """Return the next step of ``training``, a run of ``method``.
 
-    Raises:
-        InvalidArgument: there is none, or its parameters differ from ``params`` in shape or dtype.
+    Raises `InvalidArgument` if there is none, or its parameters differ from ``params`` in shape or dtype.
     """
     step = next(training, None)
     after = step.params if isinstance(step, Step) else None

@@ -38,11 +38,9 @@ STRIDE = 1111  # 0.618 of the images, and no common factor with their number: ne
 def digits(dtype: DTypeLike = np.float64) -> tuple[Array, Array]:
     """Return 1,797 handwritten digits: images (1797, 64) of ``dtype`` from 0 to 1, and labels (1797,) as integers.
 
-    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
-    doi:10.24432/C50P49, CC BY 4.0; see ``dpbook/data/digits/README.md``. An image is 8 × 8 pixels, row by row.
-
-    Raises:
-        DpbookError: the file differs from the one that ships with the package.
+    An image is 8 × 8 pixels, row by row. Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI
+    Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0; see ``dpbook/data/digits/README.md``. Raises
+    `DpbookError` if the file differs from the one that ships with the package.
     """
     packed = (DATA / "digits" / "digits.csv.gz").read_bytes()
     table = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.int64)
@@ -53,13 +51,10 @@ def digits(dtype: DTypeLike = np.float64) -> tuple[Array, Array]:
 
 
 def split(images: Array, labels: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Divide the digits into 1,440 for training and 357 for testing, each as (images, labels).
+    """Divide the digits, as `digits` returns them, into 1,440 for training and 357 for testing: (images, labels) each.
 
     The order of the file is not random: it begins with 0 to 9, three times. A fixed stride mixes it without random
     numbers, so the split is the same on every rank and machine and in every version of NumPy.
-
-    Args:
-        images, labels: the arrays that `digits` returns.
     """
     for name, array in (("images", images), ("labels", labels)):
         if not isinstance(array, np.ndarray) or array.shape[:1] != (IMAGES,):

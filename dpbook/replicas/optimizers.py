@@ -122,10 +122,8 @@ def adam_scaling(adam: Adam, batch: int, base_batch: int) -> Adam:
 
     With κ = batch / base_batch the settings are lr √κ; 1 − β times κ, so that averages cover as many examples as
     before; and ε / √κ, because the noise that it is added to shrinks by √κ. Their equation has no weight decay; here lr
-    · weight_decay per example does not change.
-
-    Raises:
-        InvalidArgument: κ (1 − β₁) or κ (1 − β₂) is more than 1, so that β would be negative (κ > 10 for β₁ = 0.9).
+    · weight_decay per example does not change. Raises `InvalidArgument` if κ (1 − β₁) or κ (1 − β₂) is more than 1, so
+    that β would be negative (κ > 10 for β₁ = 0.9).
     """
     ratio = _ratio(batch, base_batch)
     if ratio * (1 - min(adam.beta1, adam.beta2)) > 1:
@@ -143,12 +141,8 @@ def warm_up(peak: float, steps: int, share: float = 0.05, start: float = 0.0) ->
     """Return a learning rate that grows linearly to ``peak`` in the first part of a run, and stays there.
 
     Goyal et al. (2017, section 2.2) start from the small batch's learning rate, because right after the start gradients
-    change quickly and the linear rule does not hold.
-
-    Args:
-        steps: number of steps of the run.
-        share: share of the steps that are warm-up, rounded to whole steps; the last of them has the peak.
-        start: rate before step 0, which is already one increment higher.
+    change quickly and the linear rule does not hold. A ``share`` of the ``steps`` of the run is warm-up, rounded to
+    whole steps; the last of them has the peak. ``start`` is the rate before step 0, which is one increment higher.
     """
     check_float("peak", peak, above=0)
     if not 0 <= start <= peak:

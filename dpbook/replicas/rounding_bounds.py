@@ -39,10 +39,8 @@ def gamma(n_ops: int, unit: float, failure: float | None = None) -> float:
     With ``failure`` it is the smaller of γ_n and γ̃_n(λ) = exp(λ √n u + n u² / (1 − u)) − 1, which grows with √n only
     (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019, theorem 2.4). If rounding errors
     are independent and 0 on average, the theorem bounds a product of n factors 1 + δ, which a term of a sum acquires.
-    λ is chosen so that the bound fails for any of 2⁶⁰ such products with probability ``failure`` at most.
-
-    Raises:
-        InvalidArgument: n u is 1 or more, so that γ_n is no bound (n = 256 in bfloat16).
+    λ is chosen so that the bound fails for any of 2⁶⁰ such products with probability ``failure`` at most. Raises
+    `InvalidArgument` if n u is 1 or more, so that γ_n is no bound (n = 256 in bfloat16).
     """
     n = check_int("n_ops", n_ops, 0)
     if not 0 < unit < 1:
@@ -72,8 +70,7 @@ def rounding_bound(
         unit: unit roundoff of the arithmetic, 2⁻⁸ for bfloat16; by default that of the dtype of ``terms``.
         failure: probability with which the sharper bound of `gamma` may fail; None gives a certain bound.
 
-    Returns:
-        Array of float64 with the shape of one term. It holds unless sums overflow or quotients underflow.
+    The bound is float64 with the shape of one term. It holds unless sums overflow or quotients underflow.
     """
     terms = np.asarray(terms)
     if terms.ndim == 0 or len(terms) == 0 or terms.dtype.kind != "f":
@@ -143,9 +140,8 @@ class Rounded(NDArrayOperatorsMixin):
         if ufunc in _PAIRS:
             failure = next(x.failure for x in inputs if isinstance(x, Rounded))
             a, b = (x if isinstance(x, Rounded) else Rounded(x, 0.0, failure) for x in inputs)
-            value = ufunc(
-                *(x.value if isinstance(x, Rounded) else x for x in inputs)
-            )  # a Python scalar does not change the dtype
+            # A Python scalar does not change the dtype.
+            value = ufunc(*(x.value if isinstance(x, Rounded) else x for x in inputs))
             return Rounded(value, _PAIRS[ufunc](a, b, value), failure)
         return NotImplemented
 
@@ -250,9 +246,8 @@ def gradient_bound(model: Differentiable, params: Array, x: Array, y: Array, *, 
         failure: probability with which the bounds of sums may fail (see `gamma`); a sum of n terms then counts √n. With
             thousands of examples in float32, only this bound is sharp enough to reveal a missing example.
 
-    Returns:
-        Bound (size,) of float64 for each parameter's |difference|. It is proportional to the terms, not to their sum,
-        so it also holds if a gradient nearly cancels.
+    The bound (size,) of each parameter's |difference| is float64. It is proportional to the terms, not to their sum, so
+    it also holds if a gradient nearly cancels.
     """
     if len(x) == 0:
         raise InvalidArgument("x", x, "one or more examples")

@@ -148,8 +148,7 @@ def train_on(
         leftover: handling of the last micro-batches of an epoch; see `Leftover`.
         weighted: whether ranks and micro-batches are weighted by their numbers of examples.
 
-    Raises:
-        Deadlock: an epoch has different numbers of batches for different ranks.
+    Raises `Deadlock` if an epoch has different numbers of batches for different ranks.
     """
     settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters, report)
     x, y = _pair(data)
@@ -230,14 +229,9 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[UpdateShard
 
 
 def _gradients(
-    model: Model,
-    micro_batches: Sequence[Sequence[Shard]],
-    divisor: int,
-    weights: Array,
-    weighted: bool,
-    params: Array,
-    parts: Sequence[int],
-) -> Array:
+    model: Model, micro_batches: Sequence[Sequence[Shard]], divisor: int, weights: Array, weighted: bool,
+    params: Array, parts: Sequence[int],
+) -> Array:  # fmt: skip
     """Return the gradients of ``parts`` of a batch, at one row of ``params`` each, times the ranks' ``weights``."""
     chosen = [[shards[part] for part in parts] for shards in micro_batches]
     local = accumulated_gradients(model, params, chosen, divisor, weighted=weighted)
@@ -290,9 +284,7 @@ def _batches(examples: int, size: int | None, seed: int) -> Iterator[Array | sli
         while True:
             yield slice(None)
     check_int("global_batch", size, 1, examples)
-    stream = np.random.default_rng(
-        np.random.SeedSequence(seed).spawn(1)[0]
-    )  # independent of the initial parameters' stream
+    stream = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])  # not that of the initial parameters
     while True:
         order = stream.permutation(examples)
         yield from order[: examples - examples % size].reshape(-1, size)

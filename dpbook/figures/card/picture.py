@@ -132,9 +132,8 @@ class Card:
 def heading(width: float, title: str, subtitle: str = "") -> str:
     """Return the title of a picture ``width`` pixels wide, and a line below it."""
     room = width - 2 * MARGIN
-    return text(MARGIN, 34, title, 17, bold=True, room=room) + (
-        aside(MARGIN, 56, subtitle, 13, room=room) if subtitle else ""
-    )
+    below = aside(MARGIN, 56, subtitle, 13, room=room) if subtitle else ""
+    return text(MARGIN, 34, title, 17, bold=True, room=room) + below
 
 
 def legend(marks: Iterable[Mark], width: float, y: float) -> tuple[list[str], float]:
@@ -157,9 +156,8 @@ def box(x: float, y: float, width: float, height: float, colour: str | None, sha
     """
     if colour is None:
         return rect(x, y, width, height, rx=6, fill=palette.PANEL)
-    return rect(
-        x, y, width, height, rx=6, fill=palette.tint(colour, share), stroke=colour, stroke_width=3 if now else 1.2
-    )
+    fill, edge = palette.tint(colour, share), 3 if now else 1.2
+    return rect(x, y, width, height, rx=6, fill=fill, stroke=colour, stroke_width=edge)
 
 
 def ticks(end: float, most: int) -> list[float]:

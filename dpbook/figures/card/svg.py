@@ -15,7 +15,8 @@ Points = tuple[Point, ...]
 
 SANS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-MARGIN = 20
+MARGIN, CORNER = 20, 7
+"""Pixels: the margin of a card, and the radius of a rounded corner of an arrow."""
 MONO_ADVANCE = 0.605
 """Width of a character of the widest of the `MONO` fonts, in units of the font size."""
 
@@ -122,20 +123,18 @@ def arrow(points: Points, width: float, *, stored: bool = False) -> str:
     tip, base = points[-1], towards(points[-1], points[-2], 4 + 1.6 * width)
     dx, dy = 0.55 * (tip[0] - base[0]), 0.55 * (tip[1] - base[1])
     head = f"M{_pair(*tip)}L{_pair(base[0] - dy, base[1] + dx)}L{_pair(base[0] + dy, base[1] - dx)}z"
-    stroke: Attributes = {
-        "stroke": palette.COMMUNICATION,
-        "stroke_width": width,
-        "stroke_dasharray": "6 3" if stored else None,
-    }
-    shaft = element("path", d=path_data((*points[:-1], base)), fill="none", **stroke)
+    shaft = element(
+        "path", d=path_data((*points[:-1], base)), fill="none", stroke=palette.COMMUNICATION, stroke_width=width,
+        stroke_dasharray="6 3" if stored else None,
+    )  # fmt: skip
     return shaft + element("path", d=head, fill=palette.COMMUNICATION)
 
 
-def path_data(points: Points, radius: float = 7) -> str:
+def path_data(points: Points) -> str:
     """Return path data through ``points``, with rounded corners."""
     data = f"M{_pair(*points[0])}"
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        begin, end = towards(corner, before, radius), towards(corner, after, radius)
+        begin, end = towards(corner, before, CORNER), towards(corner, after, CORNER)
         data += f"L{_pair(*begin)}Q{_pair(*corner)} {_pair(*end)}"
     return data + f"L{_pair(*points[-1])}"
 

@@ -59,18 +59,18 @@ class Film(Drawing):
         self.width = max(frame.picture.width for frame in frames)
         self.height = max(frame.picture.height for frame in frames)
 
-    @property
-    def seconds(self) -> float:
-        """Length of one run in seconds."""
-        return (len(self.frames) + 2) * self.pace
-
     @cached_property
     def svg(self) -> str:  # type: ignore[override]
         """SVG document of the film."""
         uses = Counter(part for frame in self.frames for part in (*frame.picture.body, *frame.under_way))
         ids = {part: f"p{index}" for index, part in enumerate(part for part, n in uses.items() if n > 1)}
         shared = element("defs", (element("g", part, id=name) for part, name in ids.items()))
-        body = [self._clock(), shared]
+        # The animation from whose beginning all times count; it changes nothing.
+        seconds = (len(self.frames) + 2) * self.pace
+        clock = element(
+            "animate", id="clock", attributeName="x", values="0;0", begin="0s;clock.end", dur=f"{number(seconds)}s"
+        )
+        body = [element("rect", clock, width=0, height=0), shared]
         for index, frame in enumerate(self.frames):
             body += self._groups(index, frame, ids)
         return document(self.width, self.height, self.alt, "", body, STYLE)
@@ -83,13 +83,6 @@ class Film(Drawing):
         """
         still = data_uri(self.frames[-1].picture.svg)
         return f'<picture><source media="{STILL}" srcset="{still}">{super().image}</picture>'
-
-    def _clock(self) -> str:
-        """Return the animation from whose beginning all times count; it changes nothing."""
-        still = element(
-            "animate", id="clock", attributeName="x", values="0;0", begin="0s;clock.end", dur=f"{number(self.seconds)}s"
-        )  # fmt: skip
-        return element("rect", still, width=0, height=0)
 
     def _groups(self, index: int, frame: Frame, ids: dict[str, str]) -> Iterator[str]:
         """Yield the group of the elements under way to a frame, if there are any, and that of the frame."""
@@ -217,12 +210,12 @@ class Explorer:
     @property
     def figure(self) -> Picture:
         """Picture at the current position of the knobs."""
-        before = {"before": self._values(self._before) if self._before else None} if self._has_ghost else {}
-        return self._draw(**self._values(self.chosen), **before)
+        return self.at(self.chosen, self._before)
 
-    def at(self, choices: Mapping[str, str]) -> Picture:
-        """Return the picture at these choices for all knobs, without a ghost."""
-        return self._draw(**self._values(choices), **({"before": None} if self._has_ghost else {}))
+    def at(self, choices: Mapping[str, str], before: Mapping[str, str] | None = None) -> Picture:
+        """Return the picture at these choices for all knobs, with the ghost of those ``before``, if given."""
+        ghost = {"before": self._values(before) if before else None} if self._has_ghost else {}
+        return self._draw(**self._values(choices), **ghost)
 
     def _values(self, chosen: Mapping[str, str]) -> dict[str, Any]:
         return {name: self.knobs[name].values[choice] for name, choice in chosen.items()}

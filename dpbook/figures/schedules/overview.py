@@ -7,7 +7,7 @@ from dpbook.collectives import Schedule, Traffic, count
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette, plural
 from dpbook.figures.card.picture import Card, Mark, Picture, box
-from dpbook.figures.card.svg import MARGIN, Point, arrow, aside, circle, line, number, rect, text, towards
+from dpbook.figures.card.svg import MARGIN, arrow, aside, circle, line, number, rect, text, towards
 from dpbook.figures.schedules.states import Kind, State, describe_message, kind_name, replay, schedule_name, sentence
 from dpbook.figures.schedules.table import EDGE, FILL, badge
 from dpbook.planning import Mesh
@@ -70,15 +70,14 @@ def draw_overview(
         card.y += round(PANEL_HEAD + panel.pitch * panel.schedule.world + 30)
     card.y += 14
     card.legend(_marks(panels))
-    alt = " ".join(f"{sentence(schedule_name(p.schedule))}: {p.numbers}." for p in panels)
-    return card.picture(card.y + 8, alt, " ".join(_rounds(panels)))
-
-
-def _rounds(panels: Sequence[_Panel]) -> Iterator[str]:
-    """Describe every round of every schedule."""
-    for state in (state for panel in panels for state in panel.states[1:]):
-        messages = "; ".join(describe_message(message, state.schedule.n_chunks) for message in state.messages)
-        yield f"{sentence(schedule_name(state.schedule))}, round {state.index}: {messages}."
+    alt, rounds = [], []
+    for panel in panels:
+        name = sentence(schedule_name(panel.schedule))
+        alt.append(f"{name}: {panel.numbers}.")
+        for state in panel.states[1:]:
+            messages = (describe_message(message, panel.schedule.n_chunks) for message in state.messages)
+            rounds.append(f"{name}, round {state.index}: {'; '.join(messages)}.")
+    return card.picture(card.y + 8, " ".join(alt), " ".join(rounds))
 
 
 def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:
@@ -117,14 +116,12 @@ def _draw(panel: _Panel, top: float, step: float, room: float) -> Iterator[str]:
         yield aside(LEFT - 18, below, "round", 11, anchor="end")
     for state in panel.states:
         for source, dest, reduce in dict.fromkeys((m.source, m.dest, m.reduce) for m in state.messages):
-            yield _arrow((xs[state.index - 1], ys[source]), (xs[state.index], ys[dest]), reduce)
+            start, end = (xs[state.index - 1], ys[source]), (xs[state.index], ys[dest])
+            ends = towards(start, end, RADIUS), towards(end, start, RADIUS + 2)
+            yield arrow(ends, 1.8, stored=not reduce)
     for state in panel.states:
         for y, kinds in zip(ys, state.kinds, strict=True):
             yield _bead(_worst(kinds), xs[state.index], y)
-
-
-def _arrow(start: Point, end: Point, reduce: bool) -> str:
-    return arrow((towards(start, end, RADIUS), towards(end, start, RADIUS + 2)), 1.8, stored=not reduce)
 
 
 def _worst(kinds: Sequence[Kind]) -> Kind:
@@ -171,7 +168,12 @@ def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
     places = [MESH_LEFT + r * width + r // per_node * NODE_GAP for r in range(mesh.world)]
     right = places[-1] + width
     card = Card(max(right + MESH_RIGHT, 560), title)
-    card.add(*_nodes(mesh, per_node, places, width))
+    for node, first in enumerate(range(0, mesh.world, per_node)):
+        x, end = places[first], places[min(first + per_node, mesh.world) - 1] + width
+        frame = x - 4, MESH_TOP - 10, end - x + 8, len(mesh.sizes) * ROW_HEIGHT - 2
+        card.add(rect(*frame, rx=8, fill="none", stroke=palette.MUTED, stroke_dasharray="5 4"))
+        label = f"node {node}" if end - x >= 44 else str(node)
+        card.add(aside((x + end) / 2, MESH_TOP - 18, label, anchor="middle"))
     groups = []
     for row, name in enumerate(mesh.sizes):
         y = MESH_TOP + row * ROW_HEIGHT
@@ -182,18 +184,6 @@ def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
         groups.append(f"{name}: {', '.join(map(str, mesh.group(rank, name)))}, {reach}")
     alt = f"{mesh!r}, {per_node} in a node. The groups of rank {rank}: {'; '.join(groups)}."
     return card.picture(MESH_TOP + len(mesh.sizes) * ROW_HEIGHT + 4, alt)
-
-
-def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list[str]:
-    """Return a frame around each node, with its number above."""
-    parts = []
-    for node, first in enumerate(range(0, mesh.world, per_node)):
-        x, end = places[first], places[min(first + per_node, mesh.world) - 1] + width
-        frame = x - 4, MESH_TOP - 10, end - x + 8, len(mesh.sizes) * ROW_HEIGHT - 2
-        parts.append(rect(*frame, rx=8, fill="none", stroke=palette.MUTED, stroke_dasharray="5 4"))
-        label = f"node {node}" if end - x >= 44 else str(node)
-        parts.append(aside((x + end) / 2, MESH_TOP - 18, label, anchor="middle"))
-    return parts
 
 
 def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width: float) -> list[str]:

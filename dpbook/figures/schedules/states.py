@@ -26,13 +26,9 @@ Kind = Literal["own", "partial", "complete", "fault", "unknown", "empty"]
 """Content of a cell: one contribution, some, all exactly once, one or more twice or more often, nothing for which the
 schedule vouches, or no element at all."""
 MEANING: dict[Kind, str] = {
-    "own": "one contribution",
-    "partial": "partial sum",
-    "complete": "complete sum",
-    "fault": "counted twice",
-    "unknown": "nothing promised",
-    "empty": "no elements",
-}
+    "own": "one contribution", "partial": "partial sum", "complete": "complete sum", "fault": "counted twice",
+    "unknown": "nothing promised", "empty": "no elements",
+}  # fmt: skip
 PARAMETERS = re.compile(r"\((\w+=[^()]*)\)")
 HYPHENATED = re.compile("(all|reduce|halving)_(reduce|scatter|gather|doubling)")
 """Terms in names such as ``reduce_scatter`` that are written with a hyphen."""

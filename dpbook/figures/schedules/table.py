@@ -64,18 +64,12 @@ def cell_box(kind: Kind, x: float, y: float, width: float, height: float, rx: fl
     shape = rect(x, y, width, height, rx=rx, fill=FILL[kind], **edge)
     if kind != "fault":
         return shape
-    hatch = element("path", d=_hatch(width, height), transform=f"translate({number(x)} {number(y)})")
-    return shape + element("g", hatch, stroke=EDGE[kind], stroke_width=2.5)
-
-
-def _hatch(width: float, height: float) -> str:
-    """Return path data of diagonal lines inside a box."""
-    lines = []
+    lines, inset = [], 1.5  # diagonal, inside the box
     for d in range(8, round(width + height), 10):
         (x1, y1), (x2, y2) = (min(d, width), max(0, d - width)), (max(0, d - height), min(d, height))
-        inset = 1.5
         lines.append(f"M{number(x1 - inset)} {number(y1 + inset)}L{number(x2 + inset)} {number(y2 - inset)}")
-    return "".join(lines[1:-1])
+    hatch = element("path", d="".join(lines[1:-1]), transform=f"translate({number(x)} {number(y)})")
+    return shape + element("g", hatch, stroke=EDGE[kind], stroke_width=2.5)
 
 
 def badge(kind: Kind, x: float, y: float, radius: float) -> str:
@@ -278,11 +272,11 @@ class Table:
         ink = palette.text_on(FILL[kind]) if kind == "fault" else None
         middle, counts = x + self.cell_width / 2, state.counts[rank, chunk].tolist()
         if self.compact:
-            shown = (
-                "" if kind in ("unknown", "empty") else str(sum(map(bool, counts))) + ("!" if kind == "fault" else "")
-            )
-            number_text = text(middle, y + 16, shown, 12, anchor="middle", fill=ink) if shown else ""
-            return cell_box(kind, x, y, self.cell_width, self.cell_height, 3) + number_text
+            shown = cell_box(kind, x, y, self.cell_width, self.cell_height, 3)
+            if kind not in ("unknown", "empty"):
+                contributions = f"{sum(map(bool, counts))}{'!' if kind == 'fault' else ''}"
+                shown += text(middle, y + 16, contributions, 12, anchor="middle", fill=ink)
+            return shown
         body = cell_box(kind, x, y, self.cell_width, self.cell_height, 7)
         if kind == "empty":
             return body + aside(middle, y + 28, "empty", anchor="middle")
@@ -297,9 +291,8 @@ class Table:
         """Return a frame around every cell that the last round has written; it is drawn under the cells."""
         margin, rx = (3, 6) if self.compact else (4, 10)
         width, height = self.cell_width + 2 * margin, self.cell_height + 2 * margin
-        frames = [
-            rect(self.x(m.dest) - margin, self.rows[m.chunk] - margin, width, height, rx=rx) for m in state.messages
-        ]
+        corners = ((self.x(m.dest) - margin, self.rows[m.chunk] - margin) for m in state.messages)
+        frames = [rect(x, y, width, height, rx=rx) for x, y in corners]
         return element("g", frames, fill=palette.COMMUNICATION) if frames else ""
 
     def arrows(self, state: State) -> str:

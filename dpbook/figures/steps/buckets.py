@@ -10,21 +10,7 @@ from dpbook.figures.card.plot import finish, in_style, new_figure
 from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text, text_width
 from dpbook.figures.card.viewer import Explorer, Knob, Viewer
 from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
-from dpbook.overlap import (
-    CAP,
-    FIRST_CAP,
-    MIB,
-    CapSweep,
-    Layer,
-    Plan,
-    Price,
-    Strategy,
-    Timeline,
-    equal_layers,
-    hook,
-    naive_flat,
-    simulate_step,
-)
+from dpbook.overlap import CAP, FIRST_CAP, MIB, CapSweep, Layer, Plan, Price, Strategy, Timeline, simulate_step
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 160, 24, 17
 """Pixels: width of the card, room beside the bars, height of a row and of a bar."""
@@ -109,25 +95,23 @@ def cap_sweep(sweep: CapSweep, title: str) -> Picture:
     axes.step(caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
     axes.step(caps, 1e3 * sweep.exposed, "--", where="post", **exposed)
     shortest = f"shortest: {milliseconds(sweep.duration)} at {in_binary(sweep.best)}"
-    axes.plot(
-        [sweep.best / MIB], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5, label=shortest
-    )
+    best = [sweep.best / MIB], [1e3 * sweep.duration]
+    axes.plot(*best, "o", color=palette.INK, markersize=7, zorder=5, label=shortest)
     if caps[0] <= CAP / MIB <= caps[-1]:
         usual = f"DDP's {in_binary(CAP)}"
         axes.axvline(CAP / MIB, color=palette.MUTED, linestyle=":", linewidth=1.5, label=usual)
     axes.set(xscale="log", xlabel="bucket cap (MiB)", ylabel="milliseconds")
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_ylim(0, 1.1e3 * float(sweep.durations.max()))
-    low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
+    low, high, cap = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
     tried, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
-    return finish(figure, f"Step time over {tried} from {low} to {high}; the shortest, {least}, is at {best}.")
+    return finish(figure, f"Step time over {tried} from {low} to {high}; the shortest, {least}, is at {cap}.")
 
 
 def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
     """Step through one rank's timeline, from the end of one span to the end of the next, with meters.
 
-    The meters count computation, communication, and exposed communication so far. Raises
-    `InvalidArgument`.
+    The meters count computation, communication, and exposed communication so far. Raises `InvalidArgument`.
     """
     check_timelines({"step": timeline}, rank)
     step = from_zero(timeline, rank)
@@ -152,7 +136,7 @@ def explore_savings() -> Explorer:
     """
 
     def saved(compute: float, communication: float, buckets: int) -> float:
-        naive, overlapped = (_equal_step(strategy, compute, communication, buckets) for strategy in (naive_flat, hook))
+        naive, overlapped = (_equal_step(do, compute, communication, buckets) for do in strategies.values())
         return 1 - overlapped.duration / naive.duration
 
     def draw(compute: float, communication: float, buckets: int, before: Mapping[str, Any] | None = None) -> Picture:
@@ -169,7 +153,7 @@ def explore_savings() -> Explorer:
             curves.append(position_curve(curve, labels[now[name]], over, "{:.0%}".format, (0, MOST_SAVED), max, last))
         return stacked(draw_until(steps, title, end=2e-3 * MOST_MS), *curves)
 
-    strategies = {"naive": naive_flat, "overlapped": hook}
+    strategies = {"naive": overlap.naive_flat, "overlapped": overlap.hook}
     times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, MOST_MS)}
     counts = {str(count): count for count in COUNTS}
     knobs = [
@@ -184,7 +168,7 @@ def _equal_step(
     strategy: Callable[[Sequence[Layer]], Strategy], compute: float, communication: float, buckets: int
 ) -> Timeline:
     """Simulate a step of as many equal layers as ``buckets``."""
-    layers = equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
+    layers = overlap.equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
     return simulate_step(layers, strategy(layers), lambda nbytes: communication * nbytes / buckets)
 
 
@@ -229,14 +213,9 @@ def _meters(so_far: Timeline, whole: Timeline, rank: int) -> str:
 
 
 def position_curve(
-    curve: Mapping[str, float],
-    chosen: str,
-    title: str,
-    words: Callable[[float], str],
-    ends: tuple[float, float],
-    best: Callable[[Iterable[float]], float],
-    last: tuple[str, float] | None = None,
-) -> Picture:
+    curve: Mapping[str, float], chosen: str, title: str, words: Callable[[float], str], ends: tuple[float, float],
+    best: Callable[[Iterable[float]], float], last: tuple[str, float] | None = None,
+) -> Picture:  # fmt: skip
     """Draw ``curve``, a value by the position of a knob, between the ``ends``.
 
     The ``chosen`` position and the best are marked. ``words`` writes a value, and ``best`` is `min` or `max`. ``last``

@@ -153,9 +153,8 @@ class Lanes:
         ends = ((self.scale(a.end), self.tops[a.lane] + BAR, self.scale(b.start), self.tops[b.lane]) for a, b in begun)
         path = dict.fromkeys(f"M{a:.0f} {b:g}v2L{c:.0f} {d - 2:g}v2" for a, b, c, d in ends)
         if path:
-            stroke, width = (
-                (palette.INK, 1) if len(self.links) <= MOST_DARK_LINES else (palette.tint(palette.INK, 0.5), 0.7)
-            )
+            is_dark = len(self.links) <= MOST_DARK_LINES
+            stroke, width = (palette.INK, 1) if is_dark else (palette.tint(palette.INK, 0.5), 0.7)
             yield element("path", d="".join(path), fill="none", stroke=stroke, stroke_width=width)
 
     def _bar(self, span: Span, top: float) -> Iterator[str]:

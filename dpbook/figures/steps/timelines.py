@@ -290,8 +290,13 @@ def draw_memory_until(named: Mapping[str, ShardedStep], title: str, now: float =
     marks = [Mark(CONTENT_WORDS[content], rect(0, 0, 14, 14, rx=3, fill=CONTENT_FILLS[content])) for content in present]
     timelines = {name: step.timeline for name, step in named.items()}
     picture = draw_until(timelines, title, now, below=below, marks=marks)
-    peaks = "; ".join(f"{name}: {_peak_in_words(memory)}" for name, memory in curves.items())
-    return Picture(picture.width, picture.height, picture.body, f"{picture.alt} Peak of memory: {peaks}.")
+    peaks = []
+    for name, memory in curves.items():
+        alive = {content: nbytes for content, nbytes in memory.at(memory.peak_time).items() if nbytes}
+        parts = ", ".join(f"{CONTENT_WORDS[content]} {bytes_in_words(nbytes)}" for content, nbytes in alive.items())
+        peaks.append(f"{name}: {bytes_in_words(memory.peak)} ({parts})")
+    alt = f"{picture.alt} Peak of memory: {'; '.join(peaks)}."
+    return Picture(picture.width, picture.height, picture.body, alt)
 
 
 def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: float) -> Iterator[str]:
@@ -310,41 +315,26 @@ def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: flo
     for content in CONTENTS:
         high = low + memory.alive[content]
         if (high > low).any():
-            yield _band(edges, (foot - low * up).tolist(), (foot - high * up).tolist(), CONTENT_FILLS[content])
+            upper, lower = (_steps(edges, (foot - nbytes * up).tolist()) for nbytes in (high, low))
+            yield element("path", d=f"M{'L'.join(upper + lower[::-1])}Z", fill=CONTENT_FILLS[content])
         low = high
     if now < end:
         x = scale(now)
         yield rect(x, top, scale(end) - x, MEMORY_HEIGHT, fill=palette.PAPER, fill_opacity=0.85)
     line = _steps(edges, (foot - memory.total * up).tolist())
-    yield element(
-        "path", d="M" + "L".join(line), fill="none", stroke=palette.INK if now >= end else palette.MUTED, stroke_width=1
-    )
+    stroke = palette.INK if now >= end else palette.MUTED
+    yield element("path", d="M" + "L".join(line), fill="none", stroke=stroke, stroke_width=1)
     if now >= memory.peak_time:
         yield _peak_mark(memory, scale(memory.peak_time), foot - memory.peak * up)
 
 
-def _band(edges: list[float], low: list[float], high: list[float], fill: str) -> str:
-    """Return a filled band between two step lines."""
-    return element("path", d=f"M{'L'.join(_steps(edges, high) + _steps(edges, low)[::-1])}Z", fill=fill)
-
-
 def _steps(edges: list[float], heights: list[float]) -> list[str]:
     """Return the corners of a step line: each height from its edge to the next."""
-    return [
-        f"{number(x)} {number(y)}"
-        for left, right, y in zip(edges, edges[1:], heights, strict=False)
-        for x in (left, right)
-    ]
+    steps = zip(edges, edges[1:], heights, strict=False)
+    return [f"{number(x)} {number(y)}" for left, right, y in steps for x in (left, right)]
 
 
 def _peak_mark(memory: MemoryCurve, x: float, y: float) -> str:
     words = f"peak {bytes_in_words(memory.peak)}"
     anchor = "end" if x - text_width(words, 12) > LEFT else None
     return rect(x - 1, y - 5, 2, 10, fill=palette.INK) + text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
-
-
-def _peak_in_words(memory: MemoryCurve) -> str:
-    """Return the peak of memory and its contents in words."""
-    alive = memory.at(memory.peak_time)
-    parts = ", ".join(f"{CONTENT_WORDS[content]} {bytes_in_words(n)}" for content, n in alive.items() if n)
-    return f"{bytes_in_words(memory.peak)} ({parts})"

@@ -46,12 +46,8 @@ def local_fixed_point(curvatures: Sequence[float], minima: Sequence[float], lr: 
 
     ``period`` steps reduce the distance to the rank's minimum by q_r = (1 − lr a_r)^period, so the fixed point of the
     average is Σ (1 − q_r) p_r / Σ (1 − q_r). For a period of 1 that is the minimum of the sum, Σ a_r p_r / Σ a_r; as
-    the period grows it tends to the plain mean of the minima. DiLoCo's outer gradient is 0 at the same point.
-
-    Args:
-        curvatures, minima: a_r and p_r of each rank.
-        lr: learning rate, at most 1 / the largest curvature, so that every q_r is from 0 to below 1.
-        period: steps between two averages.
+    the period grows it tends to the plain mean of the minima. DiLoCo's outer gradient is 0 at the same point. ``lr`` is
+    at most 1 / the largest curvature, so that every q_r is from 0 to below 1.
     """
     a = np.array([check_float("curvatures", curvature, above=0) for curvature in curvatures])
     p = np.array([check_float("minima", minimum) for minimum in minima])
@@ -77,10 +73,7 @@ def relative_distance(run: Run, exact: Run, start: Array) -> float:
     """Return the distance of a run's final parameters from the exact run's, relative to the exact run's distance moved.
 
     That is ‖w − w_exact‖ / ‖w_exact − w_start‖, where each w is the mean over the replicas. 0 is the exact run; 1 is as
-    far from it as the start.
-
-    Args:
-        start: the initial parameters, (size,) or one row per replica.
+    far from it as the start: the initial parameters, (size,) or one row per replica.
     """
     ends = [np.mean(np.atleast_2d(params), axis=0, dtype=np.float64) for params in (run.params, exact.params, start)]
     if len({end.shape for end in ends}) > 1:

@@ -39,9 +39,8 @@ from dpbook.replicas.networks import Array
 class ExchangeResult(NamedTuple):
     """Result of an exchange; both arrays have shape (world, size).
 
-    Attributes:
-        averaged: row r is the average of the ranks' parts, as rank r computes it from its messages.
-        parts: row r is the part of rank r in that average, which is its vector after compression.
+    Row r of ``averaged`` is the average of the ranks' parts, as rank r computes it from its messages. Row r of
+    ``parts`` is the part of rank r in that average, which is its vector after compression.
     """
 
     averaged: Array
@@ -211,9 +210,8 @@ class LowRank(Compressed):
     Tensors of one dimension are sent uncompressed, with the Ps. A tensor of more than two dimensions is flattened to a
     matrix with the rows of its first dimension.
 
-    Attributes:
-        rank: columns of P and Q, at most the smaller dimension of the matrix.
-        seed: seed of the first Q, whose normal numbers are the same on all ranks.
+    P and Q have ``rank`` columns, at most the smaller dimension of the matrix. The normal numbers of the first Q, drawn
+    from ``seed``, are the same on all ranks.
     """
 
     rank: int
@@ -250,10 +248,8 @@ class _PowerIteration:
         ps = [np.linalg.qr(p)[0] for p in averaged[: len(ps)]]
         local_qs = [matrix.swapaxes(1, 2) @ p for matrix, p in zip(matrices, ps, strict=True)]
         self.qs = _average(local_qs, group)
-        return ExchangeResult(
-            self._joined(ps, self.qs, averaged[len(ps) :]),
-            self._joined(ps, local_qs, vectors),
-        )
+        whole, parts = self._joined(ps, self.qs, averaged[len(ps) :]), self._joined(ps, local_qs, vectors)
+        return ExchangeResult(whole, parts)
 
     def _joined(self, ps: Sequence[Array], qs: Sequence[Array], vectors: Sequence[Array]) -> Array:
         """Return rows (world, size) of the matrices P Qᵀ and the vectors, in the order of the model's tensors."""

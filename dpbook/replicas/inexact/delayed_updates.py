@@ -60,10 +60,7 @@ class DiLoCo(Method):
     into ``fragments``, whose outer steps are spread evenly over the period: fragment p of F takes its step when
     (p + 1) · period // F steps of a period are over. Such a step sends an F-th of the bytes. In the paper a fragment
     is a group of layers, its step arrives some local steps later and mixes with them, and outer gradients have 4 bits.
-
-    Attributes:
-        period: steps from one outer step of a fragment to the next.
-        fragments: number of fragments, at most ``period``.
+    There are at most ``period`` fragments.
     """
 
     period: int
@@ -94,14 +91,11 @@ class DiLoCo(Method):
 
 
 class AsyncUpdate(NamedTuple):
-    """An update from the gradient of one rank.
+    """An update from the gradient of one ``rank``.
 
-    Attributes:
-        rank: rank that computed the gradient.
-        staleness: number of other updates since the rank took the parameters of its gradient.
-        time: time of the update, in the unit of the gradients' times; the first ranks begin at 0, and messages take no
-            time.
-        next_rank: rank that takes the parameters after this update and begins its next gradient.
+    ``staleness`` counts the other updates since it took the parameters of its gradient. ``time`` is in the unit of the
+    gradients' times; the first ranks begin at 0, and messages take no time. ``next_rank`` takes the parameters after
+    this update and begins its next gradient.
     """
 
     rank: int

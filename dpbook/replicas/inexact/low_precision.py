@@ -131,15 +131,10 @@ def bf16(values: ArrayLike) -> Array:
 
 
 def all_reduce(schedule: Schedule, rows: Array, wire: Format, accumulate: Format | None = None) -> Array:
-    """Sum ``rows`` over the ranks by messages in the format ``wire``.
+    """Sum ``rows``, floats (world, size), by messages of ``schedule``, an all-reduce, in the format ``wire``.
 
-    Args:
-        schedule: an all-reduce for the world.
-        rows: (world, size), floats.
-        accumulate: format of sums on a rank, applied after each addition; by default that of the wire.
-
-    Returns:
-        Array (world, size) of float64; row r is the sum that rank r computes from its messages, rounded to ``wire``.
+    Sums on a rank are rounded to ``accumulate`` (default: the wire's) after each addition. Row r of the result, float64
+    (world, size), is the sum that rank r computes from its messages, rounded to ``wire``.
     """
     cells = _RoundedCells(schedule, rows, wire, accumulate or wire)
     deque(collectives.interpret(schedule, cells), maxlen=0)
@@ -149,8 +144,7 @@ def all_reduce(schedule: Schedule, rows: Array, wire: Format, accumulate: Format
 def all_gather(rows: Array, wire: Format) -> Array:
     """Send every rank's row of ``rows`` (world, size) round a ring in the format ``wire``, rounded once.
 
-    Returns:
-        Array (world, world, size) of float64; item [r, s] is the row of rank s on rank r.
+    Item [r, s] of the result, float64 (world, world, size), is the row of rank s on rank r.
     """
     world = len(rows)
     schedule = gathering((rows.shape[1],) * world)
@@ -192,10 +186,8 @@ class _RoundedCells:
 class LowPrecision(Method):
     """The exact loop with an all-reduce whose messages are in the format ``wire``; ranks add in fp32.
 
-    Every partial sum is rounded again when it is sent, so the run's schedule decides the number of roundings.
-
-    Attributes:
-        wire: format of a message, a name from `FORMATS` or a `Format`.
+    Every partial sum is rounded again when it is sent, so the run's schedule decides the number of roundings. ``wire``
+    is a name from `FORMATS` or a `Format`.
     """
 
     wire: str | Format

@@ -47,10 +47,7 @@ class Backup(Method):
     Chen, Pan, Monga, Bengio and Jozefowicz, Revisiting Distributed Synchronous SGD, 2016. The first ranks are
     drawn anew in every step, each set with the same probability. They add by a ring, whichever all-reduce the run has,
     and all ranks receive the sum, so that replicas stay equal. With equal parts the average is the exact gradient of
-    the examples of the first ranks; the others' are dropped.
-
-    Attributes:
-        spare: number of gradients that a step drops, less than the world size.
+    the examples of the first ranks; the others', ``spare`` of them, are dropped.
     """
 
     spare: int
@@ -81,12 +78,8 @@ class Lost(Method):
     this step on. The survivors add by a ring, whichever all-reduce the run has. The failed attempt is not counted in
     the bytes sent. The lost rank's row of parameters continues with the first survivor's sum, without a message, as for
     a rank that replaces it. So the drift is that of the survivors, and losses, which are those of the whole batch, are
-    at their parameters.
-
-    Attributes:
-        rank: the rank that is lost.
-        step: step in which it is lost, counted from 0.
-        divide_by: "survivors", or "world" for the mistake, which makes every later SGD step (N − 1) / N as long.
+    at their parameters. Steps count from 0. ``divide_by`` is "survivors", or "world" for the mistake, which makes every
+    later SGD step (N − 1) / N as long.
     """
 
     rank: int
