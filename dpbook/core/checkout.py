@@ -60,10 +60,8 @@ def is_checkout() -> bool:
 def root() -> Path:
     """Return the checkout that contains the package. Raises `DpbookError` if there is none."""
     if not is_checkout():
-        raise DpbookError(
-            "solutions, tests and tools are not part of the installed package: "
-            f"clone {repository()} and run the command there"
-        )
+        there = f"clone {repository()} and run the command there"
+        raise DpbookError(f"solutions, tests and tools are not part of the installed package: {there}")
     return PACKAGE.resolve().parent
 
 

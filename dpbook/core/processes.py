@@ -169,16 +169,13 @@ def _pickler() -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, functools._lru_cache_wrapper) and not _is_importable(value):
-                return _cached, (value.__wrapped__, value.cache_parameters())
+            if isinstance(value, functools._lru_cache_wrapper):
+                module = sys.modules.get(value.__module__)
+                if module is None or module.__name__ == "__main__" or not _is_installed(module):
+                    return _cached, (value.__wrapped__, value.cache_parameters())
             return super().reducer_override(value)
 
     return Pickler
-
-
-def _is_importable(value: Any) -> bool:
-    module = sys.modules.get(value.__module__)
-    return module is not None and module.__name__ != "__main__" and _is_installed(module)
 
 
 def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:

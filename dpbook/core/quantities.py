@@ -31,9 +31,8 @@ def ranks_in_words(ranks: Iterable[int], most: int = 8) -> str:
 def aligned(rows: Sequence[Sequence[str]], gap: int) -> list[str]:
     """Return a line for each row of a table, with ``gap`` spaces between its columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return [(" " * gap).join(cells).rstrip() for cells in padded]
 
 
 def in_words(value: float, unit: str) -> str:

@@ -49,7 +49,11 @@ def over(
         verify_all_reduce(chosen, world)
     elif chosen is not all_reduce or not callable(chosen):
         raise InvalidArgument("all_reduce", chosen, "a Schedule, a function that makes one, or a rank program")
-    return BackgroundAllReduce(chosen, group or dist.new_group(backend=_backends()))
+    if group is None:  # one with gloo for the CPU, and what the default group has for an accelerator
+        served = str(dist.get_backend_config()).split(",")
+        others = [pair for pair in served if not pair.endswith(f":{dist.Backend.GLOO}")]
+        group = dist.new_group(backend=",".join([f"cpu:{dist.Backend.GLOO}", *others]) if others else dist.Backend.GLOO)
+    return BackgroundAllReduce(chosen, group)
 
 
 class BackgroundAllReduce:
@@ -122,13 +126,6 @@ class QueuedSum:
         with self._stream:
             done.set_result(self._tensor)
         return done
-
-
-def _backends() -> str:
-    """Return the backends for a group with gloo for the CPU, and what the default group has for an accelerator."""
-    served = str(dist.get_backend_config()).split(",")
-    others = [pair for pair in served if not pair.endswith(f":{dist.Backend.GLOO}")]
-    return ",".join([f"cpu:{dist.Backend.GLOO}", *others]) if others else dist.Backend.GLOO
 
 
 def _needs_one_argument(function: object) -> bool:

@@ -79,10 +79,7 @@ class Cluster:
     """A cluster of ``world`` accelerators; more than ``per_node`` must fill whole nodes. Raises `InvalidArgument`.
 
     Attributes:
-        accelerator: the kind of all accelerators.
-        world: their number.
         network: link of one port of a node to the network.
-        per_node: accelerators in a node.
         ports: network ports of a node; by default one for each accelerator.
         utilisation: share of the peak that training reaches while it computes. Printed presets assume a half; published
             runs of large models report 38 to 46 %.
@@ -247,9 +244,8 @@ def all_reduce(algorithm: Algorithm, topology: Topology) -> Price:
     if algorithm == "Tree":
         return _tree(topology)
     if algorithm == "NVLS" and topology.nodes > 1:
-        raise InvalidArgument(
-            "algorithm", algorithm, "NVLSTree beyond one node: NVLS adds in the switches of a single node"
-        )
+        expected = "NVLSTree beyond one node: NVLS adds in the switches of a single node"
+        raise InvalidArgument("algorithm", algorithm, expected)
     return _nvls_tree(topology)
 
 
@@ -259,14 +255,11 @@ def wires(algorithm: Algorithm, topology: Topology, hybrid: bool) -> Wires:
     With ``hybrid`` weights and gradients are sharded inside a node, and each shard is all-reduced between the nodes by
     a separate ring through its port (hybrid sharding, HSDP).
     """
-    half = _half(all_reduce("Ring", replace(topology, nodes=1, ports=topology.per_node) if hybrid else topology))
+    ring = all_reduce("Ring", replace(topology, nodes=1, ports=topology.per_node) if hybrid else topology)
+    half: Price = lambda nbytes: 0.5 * ring(nbytes)  # noqa: E731
     across = closed_forms.ring(topology.nodes, topology.between)
     sharing = ceil(topology.per_node / topology.ports)
     return Wires(half, half, all_reduce(algorithm, topology), lambda shard: across(sharing * shard))
-
-
-def _half(price: Price) -> Price:
-    return lambda nbytes: 0.5 * price(nbytes)
 
 
 def _tree(topology: Topology) -> Price:

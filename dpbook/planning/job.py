@@ -92,7 +92,7 @@ def memory_per_rank(
     `InvalidArgument`.
     """
     check_int("world", world, 1)
-    _check_stage(stage)
+    check_int("stage", stage, STAGES[0], STAGES[-1])
     use = _recipe(recipe)
     trained = parameters if trainable is None else check_int("trainable", trainable, 1, parameters)
     check_int("parameters", parameters, 1)
@@ -117,7 +117,7 @@ def smallest_world_that_fits(
     State that is not sharded stays on every rank, so under stage 0 the answer is 1 or None: more ranks never help.
     """
     available = check_float("capacity", capacity, above=0) - check_float("activations", activations, minimum=0)
-    _check_stage(stage)
+    check_int("stage", stage, STAGES[0], STAGES[-1])
     use = _recipe(recipe)
     per_parameter = (use.optimizer, use.gradients, use.weights)  # in the order in which the stages shard them
     sharded = sum(per_parameter[:stage]) * check_int("parameters", parameters, 1)
@@ -137,7 +137,7 @@ def sent_per_rank(
     weights in 1 and 2. The reduce-scatter is sent once per step in stages 0 and 1, and in every micro-batch in 2 and 3.
     Stage 3 gathers the weights twice in every micro-batch, for forward and for backward.
     """
-    _check_stage(stage)
+    check_int("stage", stage, STAGES[0], STAGES[-1])
     gradient = check_int("itemsize", itemsize, 1)
     weight = gradient if weights is None or stage == 0 else check_int("weights", weights, 1)
     micro = check_int("accumulation", accumulation, 1)
@@ -154,10 +154,6 @@ def activation_bytes(model: Transformer, tokens: int, *, checkpointing: bool = F
     others.
     """
     return (2 if checkpointing else 34) * check_int("tokens", tokens, 1) * model.hidden * model.layers
-
-
-def _check_stage(stage: int) -> None:
-    check_int("stage", stage, STAGES[0], STAGES[-1])
 
 
 def _recipe(recipe: str | Recipe) -> Recipe:

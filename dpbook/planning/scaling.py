@@ -34,11 +34,7 @@ STEADY_UNITS = 32
 
 
 def sharded_wires(job: Job, topology: Topology) -> Wires:
-    """Return the prices of a job's collectives.
-
-    Raises:
-        InvalidArgument: sharding is hybrid, and a node has no two data ranks to shard over.
-    """
+    """Return the prices of a job's collectives. Raises `InvalidArgument` for hybrid sharding over one data rank."""
     if job.hybrid and topology.per_node == 1 < topology.nodes:
         expected = "False if a node has one data rank: hybrid sharding needs two or more"
         raise InvalidArgument("hybrid", job.hybrid, expected)
@@ -300,14 +296,10 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class Recovery:
-    """A job with failures, which resumes from its last checkpoint.
+    """A job with failures, ``between`` seconds apart on average, which resumes from its last checkpoint.
 
-    A failure may come while the job trains, saves or restarts; steps after the last checkpoint are lost.
-
-    Attributes:
-        between: mean seconds between failures.
-        checkpoint: seconds to save a checkpoint.
-        restart: seconds to restart.
+    A failure may come while the job trains, saves a ``checkpoint`` or restarts, which take these seconds; steps after
+    the last checkpoint are lost.
     """
 
     between: float
@@ -354,9 +346,8 @@ class Recovery:
     def simulate(self, interval: float, failures: int = 100_000, seed: int = 0) -> Estimate:
         """Estimate the goodput of a run with this many ``failures``: after each it restarts, then trains and saves."""
         cycle = check_float("interval", interval, above=0) + self.checkpoint
-        lives = np.random.default_rng(check_int("seed", seed, 0)).exponential(
-            self.between, check_int("failures", failures, 2)
-        )
+        rng = np.random.default_rng(check_int("seed", seed, 0))
+        lives = rng.exponential(self.between, check_int("failures", failures, 2))
         useful = interval * np.floor(np.maximum(lives - self.restart, 0) / cycle)
         goodput = float(useful.sum() / lives.sum())
         residual = useful - goodput * lives  # the error of a quotient of two means, to first order

@@ -230,11 +230,7 @@ def slowest(times: StepTimes, world: int) -> float:
 class BackupWorkers:
     """A step of ``world`` + ``backups`` ranks that continues with the gradients of the first ``world``.
 
-    Attributes:
-        world: number of gradients that a step waits for.
-        backups: number of further ranks.
-        seconds: expected seconds of a step.
-        seconds_without: expected seconds of a step of ``world`` ranks without backups, which waits for all.
+    It takes ``seconds`` on average, and ``seconds_without`` without backups, when it waits for all ``world`` ranks.
     """
 
     world: int

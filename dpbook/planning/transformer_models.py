@@ -140,9 +140,7 @@ def operations_per_token(
 def utilisation(tokens_per_second: float, operations: float, peak: float) -> float:
     """Return the model FLOPs utilisation (MFU), the share of ``peak`` that a training run reaches.
 
-    Args:
-        tokens_per_second: rate of all devices together.
-        operations: operations per token, as `operations_per_token` counts them.
-        peak: operations per second of the same devices, in the precision of the matrix products.
+    ``operations`` are those per token, as `operations_per_token` counts them; ``peak`` those per second of all devices
+    together, in the precision of the matrix products.
     """
     return tokens_per_second * operations / check_float("peak", peak, above=0)

@@ -82,8 +82,14 @@ def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[in
             end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"it exited with status {code}"
             return f"rank {rank} died: {end}; the other ranks were stopped{end_of_stderr(folder, rank)}"
     errors = read_errors(folder, world)
-    stacks = {rank: stack for rank in range(world) if (stack := _last_stack(folder, rank))}
-    causes = {rank: error for rank, error in errors.items() if error["time"] < _time_of_timeout(folder)}
+    stacks = {}  # of ranks that timed out, crashed or were ended
+    for rank in range(world):  # one that is ended while it times out finishes one of the two files
+        written = (read_or_empty(folder / name.format(rank)) for name in (TIMEOUT_FILE, STACK_FILE))
+        if stack := max(written, key=len):
+            stacks[rank] = stack
+    # The first rank that timed out ended a moment before the others, whose collectives then failed: a consequence.
+    timeouts = [file.st_mtime for path in folder.glob(TIMEOUT_FILE.format("*")) if (file := path.stat()).st_size]
+    causes = {rank: error for rank, error in errors.items() if error["time"] < min(timeouts, default=math.inf)}
     if causes:
         rank, first = min(causes.items(), key=lambda item: float(item[1]["time"]))
         return f"rank {rank} failed first: {first['type']}: {first['message']}\n\n{first['traceback'].rstrip()}"
@@ -105,23 +111,6 @@ def read_errors(folder: Path, world: int) -> dict[int, dict[str, Any]]:
     return {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
 
 
-def _last_stack(folder: Path, rank: int) -> str:
-    """Return the stack of a rank that timed out, crashed or was ended; "" without one.
-
-    A rank that is ended while it times out begins to write both files, and finishes one: the longer.
-    """
-    return max((read_or_empty(folder / name.format(rank)) for name in (TIMEOUT_FILE, STACK_FILE)), key=len)
-
-
-def _time_of_timeout(folder: Path) -> float:
-    """Return when the first rank timed out, as `time.time` counts, or infinity.
-
-    That rank ends a moment before the others, whose collectives then fail: such an error is a consequence.
-    """
-    written = [path.stat() for path in folder.glob(TIMEOUT_FILE.format("*"))]
-    return min((file.st_mtime for file in written if file.st_size), default=math.inf)
-
-
 def last_attempt(folder: Path) -> Path:
     """Return the folder of a launch's last attempt; ``folder`` itself if there is none."""
     attempts = folder.glob(ATTEMPT_FOLDER.format("*"))
@@ -131,9 +120,8 @@ def last_attempt(folder: Path) -> Path:
 def ended_knowingly(folder: Path, rank: int) -> bool:
     """Return True if a rank has finished or has left a report of its end."""
     reports = [folder / name.format(rank) for name in (ERROR_FILE, TIMEOUT_FILE)]
-    return (folder / RESULT_FILE.format(rank)).exists() or any(
-        path.exists() and path.stat().st_size for path in reports
-    )
+    has_report = any(path.exists() and path.stat().st_size for path in reports)
+    return has_report or (folder / RESULT_FILE.format(rank)).exists()
 
 
 def read_or_empty(path: Path) -> str:

@@ -51,27 +51,19 @@ def seconds_of(process: int) -> float:
 
 
 def _stat(process: int) -> tuple[int, int, int, float] | None:
-    """Return id, parent, session and seconds of computation of a process; None if it is gone."""
-    fields = _fields(process)
-    if not fields:
+    """Return id, parent, session and seconds of computation of a process, from proc_pid_stat(5); None if it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # opening a Path would cost more than the reading
+            fields = file.read().rpartition(b")")[2].split()  # from the state of the process on
+    except OSError:
         return None
     return process, int(fields[1]), int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
-def _fields(process: int) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5), from the state of the process on; an empty list if it is gone."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:  # opening a Path would cost more than the reading
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
 def sent(step: Callable[[], object]) -> float:
-    """Return the number of bytes that this process writes while ``step`` runs.
+    """Return the number of bytes that this process writes while ``step`` runs; nan if the system does not count them.
 
-    In a rank that prints nothing, these are the bytes that it sends. Returns nan if the system does
-    not count them; Linux does.
+    In a rank that prints nothing, these are the bytes that it sends.
     """
     before = _written()
     step()

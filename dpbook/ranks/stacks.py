@@ -28,7 +28,9 @@ def as_dumped(traceback: str) -> str:
 
 def waiting_call(stack: str) -> str | None:
     """Return "barrier, line 7 of main": the call in which a rank waits for others, and its caller; None without one."""
-    for file, _, function in reversed(_frames_below_program(stack)):
+    frames = _frames(stack)
+    first = next((index for index, frame in enumerate(frames) if _is_program(frame[0])), len(frames))
+    for file, _, function in reversed(frames[:first]):  # those of the program's last call, the outermost first
         for place, name in _WAITING_FILES.items():
             if place in file:
                 return f"{name or function}, {innermost(stack)}"
@@ -50,12 +52,6 @@ def program_frames(stack: str) -> list[tuple[str, str, int]]:
 def _frames(stack: str) -> list[tuple[str, str, str]]:
     """Return file, line and function of the main thread's frames; faulthandler lists the youngest thread first."""
     return re.findall(r'File "(.*)", line (\d+) in (.*)', re.split(r"hread 0x", stack)[-1])
-
-
-def _frames_below_program(stack: str) -> list[tuple[str, str, str]]:
-    """Return the frames of the program's last call, the innermost first; all frames if none is the program's."""
-    frames = _frames(stack)
-    return frames[: next((i for i, frame in enumerate(frames) if _is_program(frame[0])), len(frames))]
 
 
 def _is_program(file: str) -> bool:

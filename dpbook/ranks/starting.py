@@ -117,8 +117,11 @@ def start(
         call = pickle_by_value("function and its args", (function, list(args)), *functions)
         (folder / TASK_FILE).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
         exits, launcher_output = _RANKS.run(_WORKER, folder, world, _environment(os.environ), timeout + STARTUP_SECONDS)
-        if echo:
-            _print_output(folder, world)
+        for rank in range(world) if echo else ():
+            log = folder / STDOUT.format(rank)
+            for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+                if not line.startswith("[Gloo] Rank "):  # torch 2.9 has gloo announce every group on standard output
+                    print(f"[rank {rank}] {line}")
         results = [folder / RESULT_FILE.format(rank) for rank in range(world)]
         if sorted(exits) != list(range(world)) or any(exits.values()) or not all(path.exists() for path in results):
             raise RankFailed(cause_of_failure(folder, world, timeout, exits, launcher_output))
@@ -179,11 +182,3 @@ def held_port() -> Iterator[int]:
         if sys.platform != "linux":
             holder.close()
         yield port
-
-
-def _print_output(folder: Path, world: int) -> None:
-    for rank in range(world):
-        log = folder / STDOUT.format(rank)
-        for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
-            if not line.startswith("[Gloo] Rank "):  # torch 2.9 has gloo announce every group on standard output
-                print(f"[rank {rank}] {line}")

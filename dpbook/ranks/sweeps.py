@@ -171,11 +171,10 @@ def _check(all_reduce: object, nbytes: Sequence[int], repeats: int) -> tuple[lis
     """Return the sizes and the repeats, if all arguments are valid."""
     if not (all_reduce is None or isinstance(all_reduce, Schedule) or callable(all_reduce)):
         raise InvalidArgument("all_reduce", all_reduce, "a Schedule, a rank program, or None for torch's own")
-    expected = f"one or more sizes in bytes, each a positive multiple of {ITEMSIZE}"
     try:
         sizes = [check_int("nbytes", size, ITEMSIZE) for size in nbytes]
     except (TypeError, InvalidArgument):
-        raise InvalidArgument("nbytes", nbytes, expected) from None
+        sizes = []
     if not sizes or any(size % ITEMSIZE for size in sizes):
-        raise InvalidArgument("nbytes", nbytes, expected)
+        raise InvalidArgument("nbytes", nbytes, f"one or more sizes in bytes, each a positive multiple of {ITEMSIZE}")
     return sizes, check_int("repeats", repeats, 1)

@@ -130,7 +130,8 @@ class Rounded(NDArrayOperatorsMixin):
     def sum(self, axis: int, keepdims: bool = False) -> "Rounded":
         value, error = (part.sum(axis=axis, keepdims=keepdims) for part in (self.value, self.error))
         sizes = _size(self).sum(axis=axis, keepdims=keepdims)
-        return self._with(value, error + self._gamma(self.shape[axis] - 1 + EXTRA) * sizes)
+        growth = gamma(self.shape[axis] - 1 + EXTRA, unit_roundoff(self.dtype), self.failure)
+        return self._with(value, error + growth * sizes)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
         if method != "__call__" or settings:
@@ -156,9 +157,6 @@ class Rounded(NDArrayOperatorsMixin):
 
     def _with(self, value: Array, error: Array) -> "Rounded":
         return Rounded(value, error, self.failure)
-
-    def _gamma(self, n_ops: int) -> float:
-        return gamma(n_ops, unit_roundoff(self.dtype), self.failure)
 
 
 def _size(x: Rounded) -> Array:

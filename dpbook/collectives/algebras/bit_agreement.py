@@ -69,13 +69,10 @@ def contributions(world: int) -> list[Expression]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Result of comparing the additions of ranks that are promised the same sum.
+    """Result of comparing the additions of ranks that are promised the same sum by the all-reduce ``name``.
 
-    Attributes:
-        name: name of the all-reduce.
-        sums: (world, chunks), the final `Expression` of each rank and chunk.
-        chunk: the first chunk that two ranks compute differently, or None.
-        ranks: two such ranks, or None.
+    ``sums``, (world, chunks), are the final `Expression` of each rank and chunk. ``chunk`` is the first one that two
+    ``ranks`` compute differently; both are None if there is none.
     """
 
     name: str

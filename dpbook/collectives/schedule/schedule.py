@@ -57,13 +57,16 @@ class Schedule:
         name: str = "schedule",
     ) -> None:
         world, n_chunks = check_int("world", world, 1), check_int("n_chunks", n_chunks, 1)
+        bounds = EvenSplit(n_chunks) if bounds is None else bounds
+        if getattr(bounds, "n_chunks", None) != n_chunks:
+            raise InvalidArgument("bounds", bounds, f"a rule for {plural(n_chunks, 'chunk')}")
         before = (partial(world),) * n_chunks if before is None else before
         after = (complete_everywhere(world),) * n_chunks if after is None else after
         vars(self).update(  # the dataclass is frozen
             world=world,
             n_chunks=n_chunks,
             rounds=_check_rounds(rounds),
-            bounds=_check_bounds(EvenSplit(n_chunks) if bounds is None else bounds, n_chunks),
+            bounds=bounds,
             before=check_placement("before", before, world, n_chunks),
             after=check_placement("after", after, world, n_chunks),
             name=name,
@@ -90,7 +93,12 @@ class Schedule:
         have the same world, chunks and bounds.
         """
         check_compatible(self, other)
-        _check_meeting(self, other)
+        for chunk, (have, need) in enumerate(zip(self.after, other.before, strict=True)):
+            if have is not need and have != need:
+                raise ScheduleError(
+                    f"{other.name} cannot follow {self.name}: at chunk {chunk} it needs "
+                    f"{describe((need,), self.world)}, but finds {describe((have,), self.world)}"
+                )
         rounds, name = JoinedRounds(self.rounds, other.rounds), shortened(f"{self.name}, {other.name}")
         return Schedule(self.world, self.n_chunks, rounds, self.bounds, self.before, other.after, name)
 
@@ -130,21 +138,6 @@ def check_compatible(a: Schedule, b: Schedule) -> None:
     for name in ("world", "n_chunks", "bounds"):
         if getattr(a, name) != getattr(b, name):
             raise InvalidArgument(f"{name} of {b.name}", getattr(b, name), f"{getattr(a, name)!r}, as in {a.name}")
-
-
-def _check_meeting(first: Schedule, second: Schedule) -> None:
-    for chunk, (have, need) in enumerate(zip(first.after, second.before, strict=True)):
-        if have is not need and have != need:
-            raise ScheduleError(
-                f"{second.name} cannot follow {first.name}: at chunk {chunk} it needs "
-                f"{describe((need,), first.world)}, but finds {describe((have,), first.world)}"
-            )
-
-
-def _check_bounds(bounds: Bounds, n_chunks: int) -> Bounds:
-    if getattr(bounds, "n_chunks", None) != n_chunks:
-        raise InvalidArgument("bounds", bounds, f"a rule for {plural(n_chunks, 'chunk')}")
-    return bounds
 
 
 def _check_rounds(rounds: Sequence[Round]) -> Sequence[Round]:
@@ -285,6 +278,10 @@ BOUNDS_RULES: dict[str, Callable[..., Bounds]] = {"even": EvenSplit, "fixed": Fi
 def to_json(schedule: Schedule) -> str:
     """Return a schedule as JSON with all its rounds. Raises `InvalidArgument` for chunk bounds of an unknown rule."""
     check_schedule(schedule)
+    bounds = schedule.bounds
+    rule = next((name for name, kind in BOUNDS_RULES.items() if type(bounds) is kind), None)
+    if rule is None:
+        raise InvalidArgument("bounds", bounds, "EvenSplit, FixedBounds or GlooBounds to be written as JSON")
     return json.dumps(
         {
             "format": SCHEDULE_FORMAT,
@@ -292,7 +289,7 @@ def to_json(schedule: Schedule) -> str:
             "name": schedule.name,
             "world": schedule.world,
             "n_chunks": schedule.n_chunks,
-            "bounds": _bounds_to_data(schedule.bounds),
+            "bounds": {"rule": rule, **vars(bounds)},
             "before": [_holding_to_data(h, schedule.world) for h in schedule.before],
             "after": [_holding_to_data(h, schedule.world) for h in schedule.after],
             "rounds": [
@@ -312,12 +309,14 @@ def from_json(text: str) -> Schedule:
     """Return the schedule that `to_json` wrote. Raises `InvalidArgument`, or `ScheduleError` for illegal rounds."""
     data = parse(text, SCHEDULE_FORMAT, SCHEDULE_VERSION)
     try:
-        world = data["world"]
+        world, fields = data["world"], dict(data["bounds"])
+        rule = fields.pop("rule")
+        check_one_of("rule of the bounds", rule, BOUNDS_RULES)
         schedule = Schedule(
             world,
             data["n_chunks"],
             [Round.of(r["source"], r["dest"], r["chunk"], r["reduce"]) for r in data["rounds"]],
-            _bounds_from_data(data["bounds"]),
+            BOUNDS_RULES[rule](**fields),
             _placement_from_data(data["before"], world),
             _placement_from_data(data["after"], world),
             str(data["name"]),
@@ -325,24 +324,11 @@ def from_json(text: str) -> Schedule:
     except InvalidArgument:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidArgument(
-            "text", repr(error), "a complete schedule; a field is missing or has a wrong type"
-        ) from None
+        expected = "a complete schedule; a field is missing or has a wrong type"
+        raise InvalidArgument("text", repr(error), expected) from None
     for index, round_ in enumerate(schedule.rounds):
         round_.check(index, schedule.world, schedule.n_chunks)
     return schedule
-
-
-def _bounds_to_data(bounds: Bounds) -> dict[str, Any]:
-    for rule, kind in BOUNDS_RULES.items():
-        if type(bounds) is kind:
-            return {"rule": rule, **vars(bounds)}
-    raise InvalidArgument("bounds", bounds, "EvenSplit, FixedBounds or GlooBounds to be written as JSON")
-
-
-def _bounds_from_data(data: dict[str, Any]) -> Bounds:
-    check_one_of("rule of the bounds", data["rule"], BOUNDS_RULES)
-    return BOUNDS_RULES[data["rule"]](**{name: value for name, value in data.items() if name != "rule"})
 
 
 def _holding_to_data(holding: Holding, world: int) -> str | dict[str, str | list[int]]:

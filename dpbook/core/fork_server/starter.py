@@ -155,7 +155,9 @@ class Starter:
         if self._arguments[0] != "fork":
             yield {}
             return
-        with _folder_for_sockets(environment) as folder, socket.socket(socket.AF_UNIX) as listener:
+        existing = _shared_folder(environment)
+        own_folder = contextlib.nullcontext(existing) if existing else temporary_folder("servers")
+        with own_folder as folder, socket.socket(socket.AF_UNIX) as listener:
             path = folder / self._socket_name(environment)
             try:
                 listener.bind(str(path))
@@ -246,16 +248,6 @@ def _shared_folder(environment: Mapping[str, str]) -> Path | None:
         if folder.stat().st_uid == os.getuid():
             return folder
     return None
-
-
-@contextlib.contextmanager
-def _folder_for_sockets(environment: Mapping[str, str]) -> Iterator[Path]:
-    existing = _shared_folder(environment)
-    if existing:
-        yield existing
-        return
-    with temporary_folder("servers") as folder:
-        yield folder
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:

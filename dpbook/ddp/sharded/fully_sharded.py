@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dpbook.core import InvalidArgument, check_float, check_int, check_type
-from dpbook.ddp.sharded.communication import Prefetching, Reducing
-from dpbook.ddp.sharded.passes import Passes, in_backward
+from dpbook.ddp.sharded.passes import Passes, Reducing, in_backward
 from dpbook.ddp.sharded.row import Half, Row
 from dpbook.ddp.sharded.row import all_gather as group_all_gather
 from dpbook.ddp.sharded.row import reduce_scatter as group_reduce_scatter
@@ -161,8 +160,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         summing = None if across is None else partial(dist.all_reduce, group=across, async_op=True)
         reducing = reduce_scatter or group_reduce_scatter(group)
         self._reducing = Reducing(self.units, reducing, summing, self.world * replicas)
-        ahead = Prefetching(self.units, prefetch)
-        self._passes = Passes(self.units, ahead, self._reducing, dtype, reshard_after_forward)
+        self._passes = Passes(self.units, self._reducing, dtype, reshard_after_forward, prefetch)
         mark(module.parameters())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

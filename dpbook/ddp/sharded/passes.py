@@ -1,7 +1,7 @@
-"""Weights saved for backward: they are gathered when backward reads them, by whichever path it reaches them.
+"""Forward and backward of a sharded module: its weights are gathered ahead of their use, its gradients are reduced.
 
 Backward usually comes to a unit through its output, and the unit has its weights then. A loss of something inside of a
-unit, such as an auxiliary loss of a layer, reaches them by another path.
+unit, such as an auxiliary loss of a layer, reaches them by another path; they are gathered when backward reads them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +16,117 @@ from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
 from dpbook.core import InvalidArgument
-from dpbook.ddp.reducer import tensors_in
-from dpbook.ddp.sharded.communication import Prefetching, Reducing
-from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.reducer import AllReduce, Handle, call_when_ready, tensors_in
+from dpbook.ddp.sharded.row import Half, Row
 from dpbook.ddp.sharded.unit import Unit
+
+
+@dataclass
+class _Sum:
+    """A row whose gradients are being summed: over the ranks that share it, then over those with the same shard."""
+
+    unit: Unit
+    row: Row
+    handle: Handle
+    piece: torch.Tensor | None = None
+
+
+class Reducing:
+    """Hooks on the whole weights of ``units``, which average their gradients over all ranks that train.
+
+    A row of gradients stays whole until its reduction begins. ``enabled`` False keeps it and accumulates into it. At
+    most one reduce-scatter is under way while the next row's gradients come. ``begin`` is called for every gradient,
+    and must ensure that `finish` is called when backward ends.
+    """
+
+    begin: Callable[[], None]
+
+    def __init__(self, units: Sequence[Unit], reduce_scatter: Half, across: AllReduce | None, world: int) -> None:
+        self.units, self.reduce_scatter, self.across, self.scale = units, reduce_scatter, across, 1 / world
+        self.enabled = True
+        self._under_way: _Sum | None = None
+        self._crossing: list[_Sum] = []
+        self._missing: dict[Row, set[int]] = {}
+        self._trained = [(unit, row) for unit in units for row in unit.rows if row.trained]
+        for place, (_, row) in enumerate(self._trained):
+            for index, weight in enumerate(row.weights):
+                call_when_ready(weight, self, Reducing._ready, place, index)
+
+    def _ready(self, place: int, index: int) -> None:
+        """Handle a gradient of a weight that is complete on this rank."""
+        unit, row = self._trained[place]
+        weight = row.weights[index]
+        self.begin()
+        if weight.grad is not None and weight.grad.layout != torch.strided:
+            expected = "dense, as of nn.Embedding(sparse=False)"
+            raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)
+        if self._is_under_way(row):
+            self._settle()
+        missing = self._missing.setdefault(row, set(range(len(row.weights))))
+        missing.discard(index)
+        if not missing:
+            del self._missing[row]  # a reentrant checkpoint may come with them once more
+            unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
+            if self.enabled:
+                self._settle()
+        row.add_gradient(index)  # after memory has been given back: a row of one weight takes its own only now
+        if self.enabled and not missing:
+            self._reduce(unit, row)
+
+    def _reduce(self, unit: Unit, row: Row) -> None:
+        """Begin to reduce a row of gradients after the reduction before it is complete."""
+        self._settle()
+        gradient = row.gradient
+        assert gradient is not None  # what is reduced has some
+        gradient.mul_(self.scale)
+        unit.notify("reduce", gradient.numel() * gradient.element_size())
+        self._under_way = _Sum(unit, row, self.reduce_scatter(gradient))
+
+    def _settle(self) -> None:
+        """Wait for the reduction in progress; keep this rank's piece of the sum, and free the rest."""
+        done, self._under_way = self._under_way, None
+        if done is None:
+            return
+        gradient = done.row.gradient
+        assert gradient is not None
+        done.handle.wait()
+        done.piece, done.row.gradient = gradient[done.row.mine].clone(), None
+        done.unit.notify("reduced", gradient.numel() * gradient.element_size())
+        if self.across is None:
+            done.row.deliver(done.piece)
+        else:
+            done.handle = self.across(done.piece)
+            self._crossing.append(done)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def finish(self) -> None:
+        """Handle the end of a backward: reduce the remaining rows, and wait for all of them."""
+        self._missing.clear()
+        if self.enabled:
+            for unit in reversed(self.units):
+                for row in unit.rows:
+                    if row.gradient is not None and not self._is_under_way(row):
+                        self._reduce(unit, row)
+        self._settle()
+        for done in self._crossing:
+            assert done.piece is not None
+            done.handle.wait()
+            done.row.deliver(done.piece)
+        self._crossing.clear()
+
+    def _is_under_way(self, row: Row) -> bool:
+        return self._under_way is not None and self._under_way.row is row
+
+    def forget(self) -> None:
+        """Drop gradients that are not summed yet, and wait for messages that still write into them."""
+        for done in [*([self._under_way] if self._under_way else []), *self._crossing]:
+            done.handle.wait()
+        self._under_way = None
+        self._crossing.clear()
+        self._missing.clear()
+        for unit in self.units:
+            for row in unit.rows:
+                row.gradient = None
 
 
 @dataclass(frozen=True)
@@ -32,51 +139,24 @@ class _Weight:
     versions: tuple[int, ...]
 
 
-class SavedWeights:
-    """Weights that forward saves for backward within `watched`; ``reach`` is called with a unit to gather."""
-
-    def __init__(self, units: Sequence[Unit], reach: Callable[[Unit], None]) -> None:
-        self.reach = reach
-        self._owners = {row.whole.untyped_storage()._cdata: (unit, row) for unit in units for row in unit.rows}
-
-    def watched(self) -> AbstractContextManager[object]:
-        """Return a context manager for a forward whose saved weights are gathered again in backward.
-
-        It has no effect inside other hooks on saved tensors; such hooks inside the forward replace it.
-        """
-        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-            return nullcontext()
-        watching: AbstractContextManager[object] = torch.autograd.graph.saved_tensors_hooks(self._save, self._give)
-        return watching
-
-    def _save(self, tensor: torch.Tensor) -> "torch.Tensor | _Weight":
-        strided = tensor.layout == torch.strided
-        owner = self._owners.get(tensor.untyped_storage()._cdata) if strided else None
-        return tensor if owner is None else _Weight(tensor.detach(), *owner, owner[1].versions)
-
-    def _give(self, saved: "torch.Tensor | _Weight") -> torch.Tensor:
-        if not isinstance(saved, _Weight):
-            return saved
-        if not saved.row.alive or saved.row.handle is not None:
-            saved.unit.check_versions([saved.row], [saved.versions])
-            self.reach(saved.unit)
-        return saved.tensor
-
-
 class Passes:
     """Hooks on the modules of ``units``, of which the first is around all others.
 
     ``dtype``: of the inputs to compute with, None for their own. ``reshard``: whether weights are freed after forward;
-    those of the first unit stay in any case, backward begins with them.
+    those of the first unit stay in any case, backward begins with them. ``prefetch`` units are gathered before they
+    compute. The first forward is expected in the order of the modules, every later one in the order of the last
+    forward, and backward in the reverse order of its forward. If this is wrong, a unit is gathered too early and used
+    in its turn.
     """
 
     def __init__(
-        self, units: list[Unit], prefetching: Prefetching, reducing: Reducing, dtype: torch.dtype | None, reshard: bool
+        self, units: list[Unit], reducing: Reducing, dtype: torch.dtype | None, reshard: bool, prefetch: int
     ) -> None:
-        self.units, self.prefetching, self.reducing = units, prefetching, reducing
-        self.dtype, self.reshard = dtype, reshard
+        self.units, self.reducing = units, reducing
+        self.dtype, self.reshard, self.prefetch = dtype, reshard, prefetch
+        self._expected, self._entered, self._computed = list(units), list[Unit](), list[Unit]()
         self._forward_runs = self._backward_runs = False
-        self._saved = SavedWeights(units, self._come_otherwise)
+        self._owners = {row.whole.untyped_storage()._cdata: (unit, row) for unit in units for row in unit.rows}
         reducing.begin = self._begin_backward
         self._hooks: list[RemovableHandle] = []
         for unit in units:
@@ -89,11 +169,12 @@ class Passes:
         """Make the units' whole weights available within the block, and show the shards again after it."""
         self.forget()
         self._forward_runs = True
-        self.prefetching.begin()
+        self._expected = self._entered or self._expected
+        self._entered, self._computed = [], []
         for unit in self.units:
             unit.hide()
         try:
-            with self._saved.watched():
+            with self._watch_saved():
                 yield
         finally:
             self._forward_runs = False
@@ -128,7 +209,10 @@ class Passes:
             unit.notify("recompute")
         else:
             unit.running += 1
-            self.prefetching.enter(unit)
+            here = len(self._entered)
+            self._entered.append(unit)
+            as_expected = self._expected[here : here + 1] == [unit]
+            self._gather(unit, self._expected[here + 1 : here + 1 + self.prefetch] if as_expected else [])
             unit.notify("forward")
         return (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
 
@@ -141,7 +225,8 @@ class Passes:
         if in_backward():
             return
         unit.running -= 1
-        way, here = self.prefetching.leave(unit)
+        way, here = self._computed, len(self._computed)
+        way.append(unit)
         keep = torch.is_grad_enabled() and (unit is self.units[0] or not self.reshard)
         if torch.is_grad_enabled():
             coming_back = partial(self._come_back, way, here, unit.versions)
@@ -166,13 +251,38 @@ class Passes:
         for after in way[here + 1 : here + 2]:
             if after is not way[here]:
                 after.free_frozen()
-        self.prefetching.come_back(way, here)
+        self._gather(way[here], way[max(0, here - self.prefetch) : here][::-1])
         way[here].notify("backward")
 
-    def _come_otherwise(self, unit: Unit) -> None:
-        """Gather the weights of a unit whose output backward has not reached, or not yet."""
-        self._begin_backward()
+    def _gather(self, unit: Unit, ahead: Sequence[Unit]) -> None:
+        """Request the next units before waiting for this one, so that their weights travel while it computes."""
+        for each in (unit, *ahead):
+            each.begin_to_gather()
         unit.gather()
+
+    def _watch_saved(self) -> AbstractContextManager[object]:
+        """Return a context manager for a forward whose saved weights are gathered again in backward.
+
+        It has no effect inside other hooks on saved tensors; such hooks inside the forward replace it.
+        """
+        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            return nullcontext()
+        watching: AbstractContextManager[object] = torch.autograd.graph.saved_tensors_hooks(self._save, self._give)
+        return watching
+
+    def _save(self, tensor: torch.Tensor) -> "torch.Tensor | _Weight":
+        strided = tensor.layout == torch.strided
+        owner = self._owners.get(tensor.untyped_storage()._cdata) if strided else None
+        return tensor if owner is None else _Weight(tensor.detach(), *owner, owner[1].versions)
+
+    def _give(self, saved: "torch.Tensor | _Weight") -> torch.Tensor:
+        if not isinstance(saved, _Weight):
+            return saved
+        if not saved.row.alive or saved.row.handle is not None:
+            saved.unit.check_versions([saved.row], [saved.versions])
+            self._begin_backward()  # which has not reached the output of this unit, or not yet
+            saved.unit.gather()
+        return saved.tensor
 
     def _begin_backward(self) -> None:
         if torch.is_grad_enabled():  # what would be saved are views of memory that is freed when backward is over

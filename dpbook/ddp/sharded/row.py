@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dpbook.collectives import EvenSplit, Schedule, complete_everywhere, partial, relabel, verify
+from dpbook.collectives import EvenSplit, Schedule, collective_of, relabel, verify
 from dpbook.core import InvalidArgument, check_type
 from dpbook.ddp.reducer import Handle
 from dpbook.ddp.sharded.units import Member, Slice
@@ -70,23 +70,13 @@ def over_half(
     check_type("half", schedule, Schedule, "a Schedule, or a function that makes one, such as collectives.all_gather")
     if schedule.world != world:
         raise InvalidArgument("half", schedule, f"for {world} ranks")
-    owners = _owners(schedule)
+    owned = {"reduce_scatter": schedule.after, "all_gather": schedule.before, "all_reduce": schedule.after}
+    holdings = owned.get(collective_of(schedule) or "", ())  # an all-reduce is a half too in a world of one rank
+    owners = [rank for holding in holdings for rank in holding]
     if sorted(owners) != list(range(world)) or schedule.bounds != EvenSplit(world):
         raise InvalidArgument("half", schedule, "a reduce-scatter or an all-gather of one even chunk per rank")
     verify(schedule)
     return BackgroundAllReduce(relabel(schedule, chunks=owners), group or dist.new_group(backend="gloo"))
-
-
-def _owners(schedule: Schedule) -> list[int]:
-    """Return the rank that owns each chunk between the halves; -1 if no rank does."""
-    chunks = range(schedule.n_chunks)
-    if all(schedule.before[c] == partial(schedule.world) for c in chunks):
-        owned = schedule.after
-    elif all(schedule.after[c] == complete_everywhere(schedule.world) for c in chunks):
-        owned = schedule.before
-    else:
-        return []
-    return [next(iter(holding)) if len(holding) == 1 else -1 for holding in owned]
 
 
 def _own_piece(row: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:

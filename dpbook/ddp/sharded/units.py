@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -142,7 +143,8 @@ def divide(root: nn.Module, units: Units | None) -> list[Share]:
             names.setdefault(module, name)
         for own, parameter in module._parameters.items():
             if parameter is not None:
-                around[parameter] = _common(around.get(parameter, outer), outer)
+                pairs = zip(around.get(parameter, outer), outer, strict=False)
+                around[parameter] = tuple(unit for unit, _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
                 places.setdefault(parameter, {})[f"{name}.{own}".lstrip(".")] = module, own
     members: dict[nn.Module, list[Member]] = {module: [] for module in names}
     for parameter, where in places.items():
@@ -173,11 +175,3 @@ def _walk(
     for own, child in module._modules.items():  # `named_children` leaves out a module that comes again
         if child is not None:
             yield from _walk(child, f"{name}.{own}".lstrip("."), outer, chosen)
-
-
-def _common(a: tuple[nn.Module, ...], b: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """Return the units around both modules."""
-    same = 0
-    while same < min(len(a), len(b)) and a[same] is b[same]:
-        same += 1
-    return a[:same]

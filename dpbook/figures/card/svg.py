@@ -160,16 +160,12 @@ def document(width: float, height: float, alt: str, description: str, body: Iter
     card = element("rect", width=width, height=height, rx=10, fill=palette.PAPER) + "".join(body)
     parts = [element("title", escape(alt))]
     parts += [element("desc", escape(description))] if description else []
-    parts += [element("style", _dark_style(card) + style), card]
+    rules = [f'svg[fill="{palette.INK}"]{{fill:{palette.dark(palette.INK)}}}']  # each colour's twin on a dark page
+    for colour in sorted(set(_COLOUR.findall(card))):
+        rules += (f'[{part}="{colour}"]{{{part}:{palette.dark(colour)}}}' for part in ("fill", "stroke"))
+    dark = f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
+    parts += [element("style", dark + style), card]
     return element(
         "svg", parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width,
         height=height, role="img", aria_label=alt, font_family=SANS, fill=palette.INK,
     )  # fmt: skip
-
-
-def _dark_style(markup: str) -> str:
-    """Return a style sheet that gives each colour in ``markup`` its dark twin where the page is dark."""
-    rules = [f'svg[fill="{palette.INK}"]{{fill:{palette.dark(palette.INK)}}}']
-    for colour in sorted(set(_COLOUR.findall(markup))):
-        rules += (f'[{part}="{colour}"]{{{part}:{palette.dark(colour)}}}' for part in ("fill", "stroke"))
-    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"

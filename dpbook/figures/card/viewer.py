@@ -154,15 +154,12 @@ class Viewer:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         player = {"step": self._step, "pace": self._pace, "at": self.after, "svg": self.film.svg}
-        return {PLAYER_MIME: player, "text/html": self._html, "text/plain": repr(self)}, {}
-
-    @property
-    def _html(self) -> str:
-        """Moving picture, and a script that makes it a player where scripts may run."""
+        # A moving picture, and a script that makes it a player where scripts may run.
         settings = f'data-step="{escape(self._step)}" data-pace="{self._pace:g}" data-at="{self.after}"'
+        film = f'<div class="dpbook-film" {settings}>{scrolled(self.film.image)}</div>'
         script = (EXTENSION / "player.js").read_text(encoding="utf-8") + "mountAll();\n"
-        film = scrolled(self.film.image)
-        return f'<div class="dpbook-film" {settings}>{film}</div>\n<script type="module">\n{script}</script>'
+        html = f'{film}\n<script type="module">\n{script}</script>'
+        return {PLAYER_MIME: player, "text/html": html, "text/plain": repr(self)}, {}
 
 
 @dataclass(frozen=True)

@@ -154,11 +154,11 @@ def _states(schedule: Schedule, buffers: Any) -> Iterator[State]:
     first = next(numbers).buffers
     offsets = schedule.bounds(first.shape[1], first.itemsize)
     contributions = _Contributions(schedule)
-    traffic = count(_with_rounds(schedule, []), first.shape[1], first.itemsize)
+    traffic = count(replace(schedule, rounds=[]), first.shape[1], first.itemsize)
     content = contributions.counts.copy(), contributions.known.copy(), contributions.expected
     yield State(schedule, offsets, 0, (), _texts(first, offsets), *content, traffic)
     for frame, round_ in zip(numbers, interpret(schedule, contributions), strict=True):
-        sent = count(_with_rounds(schedule, [round_]), first.shape[1], first.itemsize)
+        sent = count(replace(schedule, rounds=[round_]), first.shape[1], first.itemsize)
         nbytes = traffic.sent_bytes + sent.sent_bytes, traffic.received_bytes + sent.received_bytes
         traffic = Traffic(traffic.rounds + 1, traffic.messages + sent.messages, *nbytes)
         messages = tuple(m for m in round_ if offsets[m.chunk] < offsets[m.chunk + 1])
@@ -190,10 +190,6 @@ class _Contributions:
 
     def put(self, part: Round, payload: tuple[Counts, BoolArray]) -> None:
         self.counts[part.dest, part.chunk], self.known[part.dest, part.chunk] = payload
-
-
-def _with_rounds(schedule: Schedule, rounds: list[Round]) -> Schedule:
-    return Schedule(schedule.world, schedule.n_chunks, rounds, schedule.bounds, schedule.before, schedule.after)
 
 
 def _texts(buffers: NDArray[Any], offsets: NDArray[np.int64]) -> list[list[str]]:

@@ -113,7 +113,10 @@ class Lanes:
         room = FAN if any(link.source.kind == "launch" for link in self.links) else LINK
         self.tops: dict[str, float] = {}
         self.bottom = y
-        for lane in _ordered_lanes(timeline):
+        kinds: dict[str, int] = {}
+        for span in timeline.spans:
+            kinds[span.lane] = min(kinds.get(span.lane, len(LANE_ORDER)), LANE_ORDER.index(span.kind))
+        for lane in sorted(kinds, key=lambda lane: (kinds[lane], lane)):
             if lane in targets and not targets & self.tops.keys():
                 self.bottom += room
             self.tops[lane] = self.bottom
@@ -208,14 +211,6 @@ class Lanes:
 def stripes(x: float, y: float, width: float, colour: str, height: float = BAR) -> str:
     """Return a bar of upright stripes: one thick dashed line, because a pattern would need an id."""
     return line(x, y + height / 2, x + width, y + height / 2, colour, height, "1.5 4.5")
-
-
-def _ordered_lanes(timeline: Timeline) -> list[str]:
-    (rank,) = timeline.ranks
-    kinds = {
-        lane: min(LANE_ORDER.index(s.kind) for s in timeline.spans if s.lane == lane) for lane in timeline.lanes(rank)
-    }
-    return sorted(kinds, key=lambda lane: (kinds[lane], lane))
 
 
 def _merged(spans: Iterable[Span], scale: TimeScale) -> Iterator[Span]:

@@ -325,16 +325,13 @@ def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: flo
     stroke = palette.INK if now >= end else palette.MUTED
     yield element("path", d="M" + "L".join(line), fill="none", stroke=stroke, stroke_width=1)
     if now >= memory.peak_time:
-        yield _peak_mark(memory, scale(memory.peak_time), foot - memory.peak * up)
+        x, y, words = scale(memory.peak_time), foot - memory.peak * up, f"peak {bytes_in_words(memory.peak)}"
+        anchor = "end" if x - text_width(words, 12) > LEFT else None
+        yield rect(x - 1, y - 5, 2, 10, fill=palette.INK)
+        yield text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
 
 
 def _steps(edges: list[float], heights: list[float]) -> list[str]:
     """Return the corners of a step line: each height from its edge to the next."""
     steps = zip(edges, edges[1:], heights, strict=False)
     return [f"{number(x)} {number(y)}" for left, right, y in steps for x in (left, right)]
-
-
-def _peak_mark(memory: MemoryCurve, x: float, y: float) -> str:
-    words = f"peak {bytes_in_words(memory.peak)}"
-    anchor = "end" if x - text_width(words, 12) > LEFT else None
-    return rect(x - 1, y - 5, 2, 10, fill=palette.INK) + text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
