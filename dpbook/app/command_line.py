@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown and args.command != "launch":
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.unknown, args.script = unknown, script
-    if missing := _missing(args.command, script):
+    needed = NEEDED.get(args.command, ()) if script is None else ()
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         print(f"dpbook {args.command}: needs {', '.join(missing)}: pip install 'dpbook[book]'", file=sys.stderr)
         return 1
     try:
@@ -91,12 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
-
-
-def _missing(command: str, script: list[str] | None) -> list[str]:
-    """Return the packages of the extra ``book`` that are missing, for a command that needs them."""
-    needed = () if script is not None else NEEDED.get(command, ())
-    return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:

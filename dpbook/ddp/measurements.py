@@ -18,12 +18,9 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
     before it to its own; forward is shared out as backward is. Without communication ``overlap.simulate_step`` of them
     takes the median time that was measured. Times are those of the parameters' device. Gradients are left as they were.
 
-    Args:
-        module: not wrapped, or wrapped and inside ``no_sync``.
-        loss: runs forward and returns the loss, a scalar.
-        repeats: backward passes that count, after one that does not.
-
-    Raises `InvalidArgument` if a trained parameter gets no gradient.
+    ``module`` is not wrapped, or wrapped and inside ``no_sync``; ``loss`` runs forward and returns the loss, a scalar.
+    ``repeats`` backward passes count, after one that does not. Raises `InvalidArgument` if a trained parameter gets no
+    gradient.
     """
     check_int("repeats", repeats, 1)
     named = {p: name for name, p in module.named_parameters() if p.requires_grad}

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.core import InvalidArgument
-from dpbook.ddp.sharded.row import Half, all_gather
+from dpbook.ddp.sharded.row import all_gather
 
 
 class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch has no types here
@@ -67,8 +67,10 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
             row.take_gradients()
         self.local.step()
         self.local.zero_grad()  # a part of a gradient would keep the memory of it all until the next step
+        gather = all_gather(self.group)
         for row in self.rows:
-            row.gather(all_gather(self.group))
+            if row.parameters:
+                gather(row.memory).wait()
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -117,7 +119,8 @@ class _Row:
         self.memory = torch.zeros(world * length, dtype=parameters[0].dtype, device=parameters[0].device)
         offset = 0
         for parameter in parameters:
-            view = self.memory.as_strided(parameter.shape, _dense(parameter).stride(), offset)
+            dense = torch.empty_like(parameter, device="meta")
+            view = self.memory.as_strided(parameter.shape, dense.stride(), offset)
             view.copy_(parameter.detach())
             parameter.data = view
             first, last = max(rank * length - offset, 0), min((rank + 1) * length - offset, parameter.numel())
@@ -134,17 +137,8 @@ class _Row:
         for piece, (parameter, first, last) in zip(self.slices, self.sources, strict=True):
             gradient = parameter.grad
             if gradient is not None:
-                gradient = gradient if gradient.stride() == parameter.stride() else _dense(parameter, gradient)
+                if gradient.stride() != parameter.stride():
+                    gradient = torch.empty_like(parameter).copy_(gradient)
                 piece.grad = gradient.as_strided((gradient.numel(),), (1,))[first:last]
             else:
                 piece.grad = None
-
-    def gather(self, all_gather: Half) -> None:
-        """Gather the pieces of all ranks, in place."""
-        if self.parameters:
-            all_gather(self.memory).wait()
-
-
-def _dense(like: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a dense tensor with the strides of ``like``: its ``values``, or no values on the "meta" device."""
-    return torch.empty_like(like, device="meta") if values is None else torch.empty_like(like).copy_(values)

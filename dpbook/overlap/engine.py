@@ -17,12 +17,9 @@ ROUNDING = 1e-12
 
 
 class Operation(NamedTuple):
-    """A computation that every rank runs, after the operations before it.
+    """A computation that every rank runs, after the operations before it and the first ``needs`` collectives.
 
-    Attributes:
-        seconds: duration on a rank whose factor is 1, while no collective runs.
-        needs: number of collectives that must be over before it starts.
-        launched: moment at which the CPU has launched it, in seconds.
+    It takes ``seconds`` on a rank whose factor is 1, while no collective runs. The CPU has launched it at ``launched``.
     """
 
     name: str
@@ -32,14 +29,10 @@ class Operation(NamedTuple):
 
 
 class CollectiveCall(NamedTuple):
-    """A collective: a latency that other collectives do not change, then a transfer that shares the wire.
+    """A collective: a latency that other collectives do not change, then a transfer that shares the wire, in seconds.
 
-    Attributes:
-        latency: seconds.
-        transfer: seconds alone on the wire.
-        after: index of the operation whose end lets it start; at least the ``after`` of the previous call.
-        launched: moment at which the CPU has launched it, in seconds.
-        completed: index of the operation that completes the gradients it carries; by default ``after``.
+    The end of operation ``after`` lets it start; that is at least the ``after`` of the previous call. The CPU has
+    launched it at ``launched``. Operation ``completed`` (default: ``after``) completes the gradients that it carries.
     """
 
     name: str
@@ -59,20 +52,14 @@ class _Clock:
 class Engine:
     """Simulation of ``operations`` on every rank and ``calls`` between all of them; `run` returns the spans.
 
-    Args:
-        factors: for each rank, the factor by which its computation takes longer.
-        contention: factor by which all computation takes longer while a collective runs.
-        streams: number of collectives that may run at once.
+    Computation takes longer by the factor of its rank, one of ``factors``, and by ``contention`` while a collective
+    runs. ``streams`` collectives may run at once.
     """
 
     def __init__(
-        self,
-        operations: Sequence[Operation],
-        calls: Sequence[CollectiveCall],
-        factors: Sequence[float],
-        contention: float = 1.0,
-        streams: int = 1,
-    ) -> None:
+        self, operations: Sequence[Operation], calls: Sequence[CollectiveCall], factors: Sequence[float],
+        contention: float = 1.0, streams: int = 1,
+    ) -> None:  # fmt: skip
         self.operations, self.calls, self.factors, self.contention = operations, calls, factors, contention
         self.lanes = ["communication", *(f"communication {s + 2}" for s in range(streams - 1))]
         self.real, self.computation, self.wire = self.clocks = _Clock(), _Clock(), _Clock()

@@ -15,14 +15,8 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 class ShardedOperation(NamedTuple):
     """A computation or a collective, which starts when its lane is free and all operations in ``after`` are over.
 
-    Attributes:
-        kind: such as "forward" or "all-gather".
-        unit: index of its unit; None for the optimizer.
-        lane: "compute" or "communication".
-        after: indices of operations that must be over before it starts.
-        nbytes: bytes of the whole buffer of a collective.
-        sent: bytes that this rank sends.
-        completed: index of the operation that completes the data of a collective, if any.
+    ``unit`` is the index of its unit, None for the optimizer. A collective has a whole buffer of ``nbytes``, and this
+    rank sends ``sent`` bytes; ``completed`` is the index of the operation that completes its data, if any.
     """
 
     kind: Computation | Collective

@@ -18,7 +18,6 @@ class Unit:
     """Layers whose weights are gathered, used and freed together, and whose gradients are reduced together.
 
     Attributes:
-        name: such as "blocks.0".
         forward, backward: seconds of computation for one micro-batch.
         parameters: elements of all its weights.
         frozen: number of these elements without a gradient.

@@ -56,14 +56,10 @@ def run(
 ) -> list[NDArray[Any]]:
     """Run a rank program or a schedule over real processes, one per buffer, and return each rank's buffer.
 
-    It has the arguments of `dpbook.collectives.run`, and runs in other processes of this machine (gloo). With
-    ``join=join_accelerator`` the buffers lie on the accelerators of the ranks, and their backend carries the messages.
-
-    Args:
-        program: a schedule, or a rank program, which runs only on the CPU.
-        buffers: 1-D arrays, which are not changed; for a schedule all of one size and dtype.
-        join: joins a process group in each rank, and returns the device on which the rank's buffer is to lie.
-        timeout: seconds after which the ranks are stopped.
+    It has the arguments of `dpbook.collectives.run`, and runs in other processes of this machine (gloo). Buffers are
+    1-D arrays, which are not changed; for a schedule all of one size and dtype. ``join`` joins a process group in each
+    rank and returns the device on which its buffer is to lie: with ``join=join_accelerator`` the buffers of a schedule
+    lie on the accelerators of the ranks, whose backend carries the messages.
 
     Raises `RankFailed` with the error of the first rank that fails, or with the line that each rank had reached after
     ``timeout`` seconds.

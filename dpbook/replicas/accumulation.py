@@ -95,17 +95,11 @@ def accumulated_gradients(
     model: Model, params: Array, micro_batches: Sequence[Sequence[Shard]], divisor: int | None = None, *,
     weighted: bool = True,
 ) -> Array:  # fmt: skip
-    """Add up each rank's gradients over its micro-batches, all at the same parameters.
+    """Add up each rank's gradients (world, size) over its micro-batches, all at the same ``params``.
 
-    Args:
-        params: (world, size), one row per replica.
-        micro_batches: ``micro_batches[m][rank]``, an (x, y).
-        divisor: divisor of the sum; the number of micro-batches by default, which makes it a mean.
-        weighted: whether each micro-batch counts by its number of examples. That changes no bit if all are equal.
-
-    Returns:
-        Gradients (world, size). With the default divisor that is the gradient of the mean loss over all of a rank's
-        examples, within rounding; 0 for a rank without examples.
+    ``micro_batches[m][rank]`` is an (x, y). The sum is divided by ``divisor``, the number of micro-batches by default.
+    That is then the gradient of the mean loss over all of a rank's examples, within rounding; 0 for a rank without
+    examples. If ``weighted``, a micro-batch counts by its number of examples; that changes no bit if all are equal.
     """
     if not micro_batches:
         raise InvalidArgument("micro_batches", micro_batches, "one or more, each with one (x, y) per rank")

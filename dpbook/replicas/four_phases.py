@@ -63,14 +63,10 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     """Sum over the ranks by messages, then divide by the world. This is phase 3.
 
     Row r of the result is computed from the messages that rank r received. The mean of local means is the mean over all
-    examples only if every rank has the same number of them. With ``counts`` each rank first multiplies its gradient by
-    its weight from `rank_weights`, which changes no bit if all counts are equal.
-
-    Args:
-        gradients: (world, size), one row per rank, floats.
-        all_reduce: the schedule of an all-reduce for this world, or a function that returns the sums on all ranks as
-            an array (world, size).
-        counts: number of examples (or tokens) in the mean of each rank's gradient.
+    examples only if every rank has the same number of them. With ``counts``, the examples (or tokens) in the mean of
+    each rank, it first multiplies its gradient by its weight from `rank_weights`; that changes no bit if all counts are
+    equal. ``gradients`` are floats (world, size). ``all_reduce`` is the schedule of an all-reduce for this world, or a
+    function that returns the sums on all ranks as an array (world, size).
     """
     if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or gradients.dtype.kind != "f":
         raise InvalidArgument("gradients", gradients, "an array of floats (world, size)")

@@ -89,23 +89,22 @@ class RankGroup:
 
     def all_gather(self, payloads: Sequence[bytes]) -> list[list[bytes]]:
         """Send each rank's payload, of any length, round a ring; item [r][s] is the payload of rank s on rank r."""
-        schedule, size = gathering(tuple(map(len, payloads))), sum(map(len, payloads))
-        parts = list(pairwise(schedule.bounds(size, 1).tolist()))
-        rows = np.zeros((self.world, size), np.uint8)
-        for row, payload, (a, b) in zip(rows, payloads, parts, strict=True):
-            row[a:b] = np.frombuffer(payload, np.uint8)
-        return [[row[a:b].tobytes() for a, b in parts] for row in self.run_schedule(schedule, rows)]
+        return self._carry(gathering(tuple(map(len, payloads))), payloads, owned=1)
 
     def all_to_all(self, payloads: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
         """Send payload [r][s], of any length, from rank r to rank s; item [s][r] of the result is what s received."""
         flat = [payload for row in payloads for payload in row]
-        schedule, size = exchanging(tuple(map(len, flat))), sum(map(len, flat))
+        chunks = self._carry(exchanging(tuple(map(len, flat))), flat, owned=self.world)
+        return [received[rank :: self.world] for rank, received in enumerate(chunks)]
+
+    def _carry(self, schedule: collectives.Schedule, payloads: Sequence[bytes], owned: int) -> list[list[bytes]]:
+        """Send payloads as chunks, of which each rank begins with ``owned``; return all chunks on each rank."""
+        size = sum(map(len, payloads))
         parts = list(pairwise(schedule.bounds(size, 1).tolist()))
         rows = np.zeros((self.world, size), np.uint8)
-        for chunk, (payload, (a, b)) in enumerate(zip(flat, parts, strict=True)):
-            rows[chunk // self.world, a:b] = np.frombuffer(payload, np.uint8)
-        received = self.run_schedule(schedule, rows)
-        return [[row[a:b].tobytes() for a, b in parts[rank :: self.world]] for rank, row in enumerate(received)]
+        for chunk, (payload, (a, b)) in enumerate(zip(payloads, parts, strict=True)):
+            rows[chunk // owned, a:b] = np.frombuffer(payload, np.uint8)
+        return [[row[a:b].tobytes() for a, b in parts] for row in self.run_schedule(schedule, rows)]
 
     def count(
         self, schedule: collectives.Schedule, size: int, itemsize: int, header: int = 0, block: int | None = None

@@ -236,13 +236,10 @@ def gradient_bound(model: Differentiable, params: Array, x: Array, y: Array, *, 
     """Return the largest difference between two computations of the gradient of the mean loss over (x, y), by rounding.
 
     The computations may cut the examples into shards of any sizes, weight the shards' gradients by size, and average
-    them over ranks in any order. Each sum in each layer may have any order too.
-
-    Args:
-        params: (size,) of float32 or float64, the model's parameters, which are taken to be exact.
-        x, y: the whole batch, as for ``model.gradient``.
-        failure: probability with which the bounds of sums may fail (see `gamma`); a sum of n terms then counts √n. With
-            thousands of examples in float32, only this bound is sharp enough to reveal a missing example.
+    them over ranks in any order. Each sum in each layer may have any order too. The parameters, (size,) of float32 or
+    float64, are taken to be exact. ``failure`` is the probability with which the bounds of sums may fail (see `gamma`);
+    a sum of n terms then counts √n. With thousands of examples in float32, only this bound is sharp enough to reveal a
+    missing example.
 
     The bound (size,) of each parameter's |difference| is float64. It is proportional to the terms, not to their sum, so
     it also holds if a gradient nearly cancels.

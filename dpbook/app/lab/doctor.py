@@ -118,6 +118,11 @@ def diagnose() -> Diagnosis:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
     shared = machine.shared_memory()
+    warnings = _warnings(torch, shared)
+    if len(torch.gpus) > 1:
+        from dpbook.runs.launch import check_peers  # a doctor is needed where what this loads is missing
+
+        warnings += (finding.text for finding in check_peers())
     return Diagnosis(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -128,7 +133,7 @@ def diagnose() -> Diagnosis:
         torch=torch,
         chapters=chapters,
         problems=tuple(problems),
-        warnings=tuple(_warnings(torch, shared) + _messages(torch)),
+        warnings=tuple(warnings),
     )
 
 
@@ -194,13 +199,6 @@ def _run_python(*arguments: str) -> tuple[str, str]:
 def _needs(chapter: checkout.Chapter, torch: Torch) -> ChapterNeeds:
     lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
     return ChapterNeeds(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
-
-
-def _messages(torch: Torch) -> list[str]:
-    """Return the faults found in messages between GPUs; empty with one GPU."""
-    from dpbook.runs.launch import check_peers  # a doctor is needed where what this loads is missing
-
-    return [finding.text for finding in check_peers()] if len(torch.gpus) > 1 else []
 
 
 def _warnings(torch: Torch, shared: int | None) -> list[str]:

@@ -41,15 +41,9 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
     """Start the server, print its address, and return its exit status when it has ended.
 
     SIGINT, SIGTERM and SIGHUP end it; on Linux it also ends if this process is killed. If it ends with an error, the
-    end of its log is shown. Raises `DpbookError` if the log cannot be written.
-
-    Args:
-        command: command that starts the server.
-        env: its environment.
-        log: file for its log. An older one is replaced; a server that still writes it keeps the old file.
-        page: path that the address leads to, such as "/lab".
-        port: port that was asked for.
-        opens: whether it opens a browser by itself.
+    end of its ``log`` is shown. An older log is replaced; a server that still writes it keeps the old file. ``page`` is
+    the path that the address leads to, such as "/lab"; ``opens`` says whether the server opens a browser by itself.
+    Raises `DpbookError` if the log cannot be written.
     """
     from jupyter_core.paths import jupyter_runtime_dir
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 from dpbook import __version__
 from dpbook.app.site import glossary
 from dpbook.app.site.films import FOLDER as FILMS
-from dpbook.app.site.glossary import Reference, Term
+from dpbook.app.site.glossary import Term
 from dpbook.app.site.library import library_pages
 from dpbook.app.site.markdown import Section
 from dpbook.app.site.pages import Page, document_page, notebook_page, text_page
@@ -59,21 +59,15 @@ def build(root: Path, folder: Path) -> BuiltSite:
 
     Raises `DpbookError` for a folder that contains something else.
     """
-    _prepare(folder)
-    site = _Site(root, folder)
-    return site.build()
-
-
-def _prepare(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / MARK).exists():
-            raise DpbookError(
-                f"{folder} contains other files: pass --to an empty folder, or one with pages of the book"
-            )
+            allowed = "pass --to an empty folder, or one with pages of the book"
+            raise DpbookError(f"{folder} contains other files: {allowed}")
         (folder / MARK).touch()
     except OSError as error:
         raise DpbookError(f"cannot write pages to {folder}: {error.strerror}") from error
+    return _Site(root, folder).build()
 
 
 class _Site:
@@ -210,13 +204,11 @@ class _Site:
         )
 
     def _references_page(self) -> Page:
-        found = "\n".join(f"- {one.text} {self._chapters_of(one)}" for one in glossary.references(self.chapters))
-        text = f"# References\n\nThe works that chapters recommend for further reading.\n\n{found}\n"
+        text = "# References\n\nThe works that chapters recommend for further reading.\n\n"
+        for work in glossary.references(self.chapters):
+            links = (f"[{path.name.partition('_')[0]}]({path.name})" for path in work.chapters)
+            text += f"- {work.text} ({', '.join(links)})\n"
         return text_page(text, self.root / "chapters" / "any", "references.html", self)
-
-    def _chapters_of(self, reference: Reference) -> str:
-        links = (f"[{path.name.partition('_')[0]}]({path.name})" for path in reference.chapters)
-        return f"({', '.join(links)})"
 
     def _ring(self) -> str:
         """Return the address of the moving picture of a ring, "" if there is none."""

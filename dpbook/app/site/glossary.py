@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 
 from dpbook.app.site.markdown import Converter, text_of
@@ -37,15 +37,10 @@ class Term:
         """Anchor of the term in the glossary."""
         return re.sub(r"[^\w]+", "-", self.term.lower()).strip("-")
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The sentence without markup."""
-        return _plain(self.sentence)
-
-
-@cache
-def _plain(sentence: str) -> str:
-    return text_of(re.sub(r"<annotation.*?</annotation>", "", Converter(str).html(sentence)))
+        return text_of(re.sub(r"<annotation.*?</annotation>", "", Converter(str).html(self.sentence)))
 
 
 @dataclass

@@ -168,12 +168,8 @@ def fit(nbytes: ArrayLike, seconds: ArrayLike, tolerance: float = 0.1) -> Fit:
     call that takes far longer than predicted has an error of at most 1, so that a single slow one has little weight.
     Neither α nor β may be negative: if the best line has one below 0, the result is the best line with 0 instead.
 
-    Args:
-        nbytes: bytes of each call, shape (points,), with at least two distinct sizes; a size may occur several times.
-        seconds: time of each call, shape (points,), above 0.
-        tolerance: relative error up to which the model counts as good.
-
-    Raises `InvalidArgument`.
+    ``nbytes`` and ``seconds`` of the calls have shape (points,), with at least two distinct sizes, and times above 0.
+    ``tolerance`` is the relative error up to which the model counts as good. Raises `InvalidArgument`.
     """
     sizes, times = _points("nbytes", nbytes, 0, strict=False), _points("seconds", seconds, 0, strict=True)
     if len(sizes) != len(times):

@@ -249,8 +249,8 @@ class Passes:
         way[here].check_versions(way[here].rows, versions)
         self._begin_backward()
         for after in way[here + 1 : here + 2]:
-            if after is not way[here]:
-                after.free_frozen()
+            if after is not way[here] and not after.contains_units:  # those of a unit around others stay until its end
+                after.free([row for row in after.rows if not row.trained])
         self._gather(way[here], way[max(0, here - self.prefetch) : here][::-1])
         way[here].notify("backward")
 
@@ -305,7 +305,8 @@ class Passes:
 
     def _free(self, units: Sequence[Unit]) -> None:
         for unit in units:
-            unit.end()
+            unit.running = 0
+            unit.free()
             unit.hide() if self._forward_runs else unit.show_shards()
 
 

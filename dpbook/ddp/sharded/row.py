@@ -121,26 +121,17 @@ class Row:
         begin, end = self.mine.start, self.mine.stop
         return [(min(max(a, begin), end) - begin, min(max(b, begin), end) - begin) for a, b in self.spans]
 
-    def cut(self, values: torch.Tensor) -> None:
-        """Keep this rank's piece of ``values``, the row in the dtype of the shard, and let the members be slices."""
+    def share_out(self, groups: Sequence[dist.ProcessGroup | None]) -> None:
+        """Keep this rank's piece of the values of rank 0 of the ``groups``, in turn; members become slices of it."""
+        values = torch.zeros(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
+        for member, (a, b) in zip(self.members, self.spans, strict=True):
+            values[a:b].copy_(member.parameter.detach().reshape(-1))
+        for group in groups:
+            dist.broadcast(values, group_src=0, group=group)
         self.shard.copy_(values[self.mine])
         for member, (a, b) in zip(self.members, self.pieces, strict=True):
             member.parameter.data = self.shard[a:b]
             member.parameter.grad = None
-
-    def share_out(self, groups: Sequence[dist.ProcessGroup | None]) -> None:
-        """Give every rank of the ``groups``, one after the other, its piece of the values of their rank 0."""
-        values = self.values()
-        for group in groups:
-            dist.broadcast(values, group_src=0, group=group)
-        self.cut(values)
-
-    def values(self) -> torch.Tensor:
-        """Return the row of the members' values before `cut`."""
-        flat = torch.zeros(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
-        for member, (a, b) in zip(self.members, self.spans, strict=True):
-            flat[a:b].copy_(member.parameter.detach().reshape(-1))
-        return flat
 
     def join(self, all_gather: Half) -> None:
         """Make the members whole again, in the dtype of the shard."""

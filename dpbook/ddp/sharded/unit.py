@@ -111,16 +111,6 @@ class Unit:
         if alive:
             self.notify("free", sum(row.nbytes for row in alive))
 
-    def free_frozen(self) -> None:
-        """Free the frozen weights that backward has passed. Those of a unit around others stay until its end."""
-        if not self.contains_units:
-            self.free([row for row in self.rows if not row.trained])
-
-    def end(self) -> None:
-        """Free all whole weights, after the unit's last computation in a pass."""
-        self.running = 0
-        self.free()
-
     def join(self) -> None:
         """Make the parameters whole again; all ranks must call it."""
         for row in self.rows:
