@@ -29,11 +29,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
     takes for a moment, and then what the backend takes for an all-gather (gloo a copy of the row): no moment needs more
     than unsharded training does.
 
-    Args:
-        params: parameters, or parameter groups (dicts), as for any optimizer.
-        optimizer: its class, or a function that makes it from groups.
-        group: the ranks; None for all of them.
-        defaults: its options, such as ``lr=1e-3``.
+    ``optimizer`` is the class, or a function that makes the optimizer from groups; ``params`` and ``defaults`` are as
+    for any optimizer.
     """
 
     def __init__(

@@ -33,7 +33,10 @@ def replicate(module: nn.Module, group: dist.ProcessGroup | None = None) -> None
 
 def check_alike(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Compare the names, shapes and dtypes of parameters and buffers over all ranks; see `replicate`."""
-    mine = [_description(*named) for named in (*module.named_parameters(), *module.named_buffers())]
+    mine = []
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        trained = "trained" if tensor.requires_grad else "not trained"
+        mine.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}, {trained}")
     found: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(found, mine, group)
     for rank, theirs in enumerate(found):
@@ -59,11 +62,6 @@ def _kind(tensor: torch.Tensor) -> tuple[str, str]:
     return str(tensor.dtype), str(tensor.device)
 
 
-def _description(name: str, tensor: torch.Tensor) -> str:
-    trained = "trained" if tensor.requires_grad else "not trained"
-    return f"{name} {tuple(tensor.shape)} {tensor.dtype}, {trained}"
-
-
 _MARK = "_averaged_over_ranks"
 """Attribute that marks parameters with a wrapper: a second wrapper would average their gradients twice."""
 
@@ -78,13 +76,11 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
     not.
 
     Args:
-        module: on the device on which it will run.
         find_unused: let parameters get no gradient; one that gets none on any rank keeps what it had. It costs a small
             all-reduce per step; on a GPU the host waits for it where this rank has unused parameters. Without it such a
             backward raises `UnusedParameters` on the ranks concerned.
         broadcast_buffers: give every rank rank 0's buffers before a forward in training that follows a synced one, as
             torch does. Evaluation sends nothing, so that one rank may evaluate alone.
-        group: the ranks; None for all of them.
         all_reduce: begins to sum a 1-D tensor over the group, in place; default: torch.distributed's.
 
     Raises `InvalidArgument` for a module without trained parameters or one that is wrapped already, `ReplicasDiffer`
@@ -103,7 +99,11 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         all_reduce: AllReduce | None = None,
     ) -> None:
         super().__init__()
-        named = _trained(module)
+        check_type("module", module, nn.Module, "a torch.nn.Module")
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        if not named:
+            raise InvalidArgument("module", type(module).__name__, "a module with parameters that are trained")
+        check_not_wrapped(named)
         replicate(module, group)
         self.module, self.group, self.broadcast_buffers = module, group, broadcast_buffers
         self.tensors = tuple(specification(*pair) for pair in named)
@@ -234,15 +234,6 @@ class BucketedDDP(DDP):
 
     def next_plan(self, order: Sequence[int]) -> Plan | None:
         return None if self.keep else plan(self.tensors, self.cap, self.first, order)
-
-
-def _trained(module: object) -> list[tuple[str, nn.Parameter]]:
-    wrapped = check_type("module", module, nn.Module, "a torch.nn.Module")
-    named = [(name, parameter) for name, parameter in wrapped.named_parameters() if parameter.requires_grad]
-    if not named:
-        raise InvalidArgument("module", type(module).__name__, "a module with parameters that are trained")
-    check_not_wrapped(named)
-    return named
 
 
 def mark(parameters: Iterable[nn.Parameter]) -> None:

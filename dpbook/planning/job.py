@@ -178,7 +178,6 @@ class Job:
     """A model to train, and the synchronisation of its gradients. `Job.of` makes the buckets of a model's tensors.
 
     Attributes:
-        parameters: number of parameters of the model.
         context: tokens in a sequence.
         trained: parameters with gradients; default: all. With fewer, backward computes less too: 2 operations per
             parameter and token, and 2 more per trained one.
@@ -188,7 +187,6 @@ class Job:
         plan: plan of the buckets, with gradients of ``itemsize`` bytes; it replaces ``cap``.
         algorithm: algorithm of the all-reduce. ZeRO's reduce-scatter and all-gather use rings.
         window: computation that may hide communication.
-        accumulation: micro-batches in a step.
         stage: ZeRO stage, 0 to 3. Stages 2 and 3 communicate in every micro-batch.
         hybrid: with stage 3, shards inside a node and replicas across (HSDP).
         prefetch: number of units whose weights stage 3 gathers ahead of the one that computes; a unit is a bucket.

@@ -25,29 +25,6 @@ from dpbook.ddp.sharded.units import Member, Units, divide
 from dpbook.ddp.wrappers import broadcast, check_alike, check_not_wrapped, mark, unmark
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]
-def clip(rows: Sequence[Row], max_norm: float, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """Scale the gradients of ``rows`` so that their norm is at most ``max_norm``, and return the norm before.
-
-    The norm is that of all gradients together, a 0-D float32 tensor, alike on all ranks: squares are summed over the
-    shards of this rank, then over the ranks of ``group``. The factor is torch's, max_norm / (norm + 1e-6), 1 at most.
-    """
-    if max_norm != inf:  # which asks for the norm alone
-        check_float("max_norm", max_norm, minimum=0)
-    if not rows:  # on no rank
-        return torch.zeros(())
-    gradients = [m.parameter.grad for row in rows for m in row.members if m.parameter.grad is not None]
-    squares = torch.zeros((), dtype=torch.float32, device=rows[0].shard.device)
-    for gradient in gradients:
-        squares += torch.linalg.vector_norm(gradient, dtype=torch.float32).square().to(squares.device)
-    dist.all_reduce(squares, group=group)
-    norm = squares.sqrt()
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor.to(gradient.device))
-    return norm
-
-
 def _begin(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
     """Make the optimizer create missing state of trained ``parameters``, by a step that changes nothing else.
 
@@ -114,7 +91,6 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         module: on the device on which it will run, its parameters contiguous.
         units: modules inside it that are gathered one by one, or a rule that says of a module whether it is one. What
             is in none of them belongs to ``module`` itself, which is gathered from its forward to its backward.
-        group: the ranks that share the parameters out; None for all of them.
         across: the ranks that hold the same shards as this one (hybrid sharding): gradients are summed within
             ``group``, then across. None where there are no others.
         dtype: of the weights to compute with, such as torch.bfloat16: they travel in it, and inputs of floating point
@@ -251,12 +227,28 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         groups = [{**group, "params": [members[p][2] for p in group["params"]]} for group in optimizer.param_groups]
         return {"state": states, "param_groups": groups}
 
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale all gradients so that their norm over all ranks is at most ``max_norm``; return the norm before.
 
-        The norm of one rank's shards covers only its part; see `dpbook.ddp.sharded.fully_sharded`.
+        The norm is that of all gradients together, a 0-D float32 tensor, alike on all ranks: squares are summed over
+        the shards of this rank, then over the ranks. The factor is torch's, max_norm / (norm + 1e-6), 1 at most.
         """
-        return clip([row for unit in self.units for row in unit.rows], max_norm, self.group)
+        if max_norm != inf:  # which asks for the norm alone
+            check_float("max_norm", max_norm, minimum=0)
+        rows = [row for unit in self.units for row in unit.rows]
+        if not rows:  # on no rank
+            return torch.zeros(())
+        gradients = [m.parameter.grad for row in rows for m in row.members if m.parameter.grad is not None]
+        squares = torch.zeros((), dtype=torch.float32, device=rows[0].shard.device)
+        for gradient in gradients:
+            squares += torch.linalg.vector_norm(gradient, dtype=torch.float32).square().to(squares.device)
+        dist.all_reduce(squares, group=self.group)
+        norm = squares.sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.device))
+        return norm
 
     def _members(self) -> Iterator[tuple[Row, int, Member]]:
         return (

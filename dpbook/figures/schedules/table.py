@@ -331,9 +331,8 @@ def draw_schedule(schedule: Schedule, after: int = 0, *, buffers: Any = None, si
 def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) -> Viewer:
     """Show ``schedule`` round by round, with a slider, buttons, and a player that can be paused.
 
-    ``buffers`` are one 1-D array per rank; by default rank r adds ``10**r`` to each of ``size`` elements (one per
-    chunk). Every control has a name and works from the keyboard: Tab moves between them, the arrow keys, Home and End
-    move the slider. Limits and errors are those of `draw_schedule`.
+    Every control has a name and works from the keyboard: Tab moves between them, the arrow keys, Home and End move the
+    slider. Arguments, limits and errors are those of `draw_schedule`.
     """
     return _viewer(replay(schedule, buffers, size), PACE)
 

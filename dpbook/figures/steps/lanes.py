@@ -1,6 +1,6 @@
 """Lanes of one rank: its spans, the gaps between them, and lines from a gradient to the call that sends it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpbook.core import palette
+from dpbook.figures.card.picture import Mark
 from dpbook.figures.card.svg import aside, cut, element, line, rect, text, text_width
 from dpbook.overlap import Span, Timeline
 from dpbook.overlap.timeline import difference, union
@@ -226,3 +227,17 @@ def _merged(spans: Iterable[Span], scale: TimeScale) -> Iterator[Span]:
     for run in (run for of_kind in runs.values() for run in of_kind):
         name = run[0].name.partition(" ")[0]
         yield run[0] if len(run) == 1 else run[0]._replace(name=name, end=max(span.end for span in run))
+
+
+def legend_of(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
+    """Yield the legend of the colours and signs that occur."""
+    spans = [span for timeline in timelines.values() for span in timeline.spans]
+    keys = {fill_key(span) for span in spans}
+    for key in (key for key in FILLS if key in keys):
+        yield Mark(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key]))
+    yield Mark("idle", rect(0, 0, 14, 14, fill=palette.PANEL) + stripes(0, 0, 14, palette.IDLE, height=14))
+    linked = {link.source.kind for timeline in timelines.values() for link in links(timeline)}
+    for key in (key for key in LINK_MEANING if key in linked):
+        yield Mark(LINK_MEANING[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=palette.INK))
+    if any(span.kind == "communication" for span in spans):
+        yield Mark("exposed communication", rect(0, 4, 14, 5, fill=palette.EXPOSED))

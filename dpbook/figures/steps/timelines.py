@@ -10,19 +10,7 @@ from dpbook.figures.card.axes import Scale
 from dpbook.figures.card.picture import Card, Mark, Picture, check_named, ticks
 from dpbook.figures.card.svg import MARGIN, aside, cut, element, number, rect, text, text_width
 from dpbook.figures.card.viewer import Viewer
-from dpbook.figures.steps.lanes import (
-    FILLS,
-    LEFT,
-    LINK_MEANING,
-    RIGHT,
-    WIDTH,
-    WORDS,
-    Lanes,
-    TimeScale,
-    fill_key,
-    links,
-    stripes,
-)
+from dpbook.figures.steps.lanes import LEFT, RIGHT, WIDTH, Lanes, TimeScale, legend_of
 from dpbook.overlap import CONTENTS, Content, MemoryCurve, ShardedStep, Timeline
 from dpbook.overlap.timeline import difference
 
@@ -115,7 +103,7 @@ def draw_until(
     end = max(timeline.end for timeline in timelines.values()) if end is None else end
     scale = Scale(0, end or 1.0, LEFT, WIDTH - RIGHT).within
     card = Card(WIDTH, title)
-    card.legend(_marks(timelines))
+    card.legend(legend_of(timelines))
     if marks:
         card.legend(marks)
     for name, timeline in timelines.items():
@@ -178,20 +166,6 @@ def _exposed(timeline: Timeline, y: float, scale: TimeScale, now: float) -> Iter
         if start < now:
             yield rect(scale(start), y, max(scale(min(end, now)) - scale(start), 1), 5, fill=palette.EXPOSED)
     yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=palette.EXPOSED)
-
-
-def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
-    """Yield the legend of the colours and signs that occur."""
-    spans = [span for timeline in timelines.values() for span in timeline.spans]
-    keys = {fill_key(span) for span in spans}
-    for key in (key for key in FILLS if key in keys):
-        yield Mark(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key]))
-    yield Mark("idle", rect(0, 0, 14, 14, fill=palette.PANEL) + stripes(0, 0, 14, palette.IDLE, height=14))
-    linked = {link.source.kind for timeline in timelines.values() for link in links(timeline)}
-    for key in (key for key in LINK_MEANING if key in linked):
-        yield Mark(LINK_MEANING[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=palette.INK))
-    if any(span.kind == "communication" for span in spans):
-        yield Mark("exposed communication", rect(0, 4, 14, 5, fill=palette.EXPOSED))
 
 
 def _axis(y: float, scale: TimeScale, end: float) -> Iterator[str]:
