@@ -7,9 +7,8 @@ The metadata of a notebook describe its chapter:
 
     "dpbook": {"title": "All-reduce", "hardware": "cpu", "minutes": 60}
 
-``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the reading time. The progress map, the doctor and the README
-read them. A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12. In a reader's copy, ``version`` is
-the version of the book that it is from.
+``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the reading time. A notebook ``12b_name.ipynb`` is an optional
+chapter beside chapter 12. In a reader's copy, ``version`` is the version of the book that it is from.
 """
 
 import importlib.util

@@ -129,10 +129,7 @@ def _gpus() -> list[tuple[str, Gpu]]:
 
 
 def _parts() -> list[tuple[str, tuple[str, Gpu]]]:
-    """Return the MIG instances of the machine: the UUID of the GPU, and the instance with its UUID.
-
-    The profile of an instance contains its memory, as in "MIG 3g.20gb".
-    """
+    """Return the UUID of the GPU of each MIG instance, and the instance with its UUID; "MIG 3g.20gb" has 20 GiB."""
     instances, parent = [], ""
     for line in _nvidia_smi("-L"):
         if match := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):

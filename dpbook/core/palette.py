@@ -71,7 +71,9 @@ def dark(colour: str) -> str:
     lightness, *hue = _times(_LAB_OF_CONES, [cone ** (1 / 3) for cone in _times(_CONES_OF_LIGHT, linear(colour))])
     inverted = 1.187 - 0.986 * lightness  # paper to 0.2, ink to 0.93
     light = _times(_LIGHT_OF_CONES, [cone**3 for cone in _times(_CONES_OF_LAB, [inverted, *hue])])
-    return "#" + "".join(f"{round(255 * _encoded(min(max(value, 0.0), 1.0))):02x}" for value in light)
+    shares = (min(max(value, 0.0), 1.0) for value in light)
+    channels = (12.92 * x if x <= 0.0031308 else 1.055 * x ** (1 / 2.4) - 0.055 for x in shares)  # inverse of `linear`
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
 
 
 def contrast(a: str, b: str) -> float:
@@ -94,11 +96,6 @@ def linear(colour: str) -> tuple[float, float, float]:
 def _luminance(colour: str) -> float:
     red, green, blue = linear(colour)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _encoded(light: float) -> float:
-    """Return the sRGB channel of a share of light: the inverse of `linear`."""
-    return 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
 
 
 def _times(matrix: _Matrix, vector: Sequence[float]) -> list[float]:

@@ -6,8 +6,6 @@ computation during the wait is really hidden, in wall time, on any laptop. On an
 host waits: before a call until its bytes are computed, and after it until they have arrived. There the link shows the
 price of a call, but no overlap.
 Every number that comes from such a link must say so. The ranks compare their clocks, so they are on one machine.
-
-`step_time` measures a step, and `observe_step` returns the spans of a step.
 """
 
 import threading

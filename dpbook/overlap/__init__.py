@@ -39,6 +39,13 @@ from dpbook.overlap.sharded_program import TimedProgram
 from dpbook.overlap.sharded_step import CONTENTS, STATE, Allocation, Content, MemoryCurve, ShardedStep, simulate_sharded
 from dpbook.overlap.sharding import ROOT, Sharding, Sizes, Unit, Wires, equal_units, units_of
 from dpbook.overlap.step_simulation import CapSweep, best_cap, simulate_step
-from dpbook.overlap.timeline.export import StepRecord, chrome_trace, recorded_steps, recorded_traces, write_trace
 from dpbook.overlap.timeline.spans import KINDS, Kind, Span, Timeline, merge, split_waits
-from dpbook.overlap.timeline.trace import read_profile, read_profiles
+from dpbook.overlap.timeline.trace import (
+    StepRecord,
+    chrome_trace,
+    read_profile,
+    read_profiles,
+    recorded_steps,
+    recorded_traces,
+    write_trace,
+)

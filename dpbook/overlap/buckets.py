@@ -182,7 +182,13 @@ def plan(
         order: the indices of ``tensors`` in the order in which their gradients become ready; by default last to first.
     """
     tensors = check_each("tensors", tensors, Tensor)
-    return Plan(tensors, tuple(_fill(tensors, _check_order(len(tensors), order), _limits(cap, first))))
+    count = len(tensors)
+    if order is None:
+        return Plan(tensors, tuple(_fill(tensors, range(count - 1, -1, -1), _limits(cap, first))))
+    indices = [check_int(f"order[{k}]", i, 0, count - 1) for k, i in enumerate(order)]
+    if sorted(indices) != list(range(count)):
+        raise InvalidArgument("order", indices, f"each index of the {plural(count, 'tensor')} once")
+    return Plan(tensors, tuple(_fill(tensors, indices, _limits(cap, first))))
 
 
 def first_step_plan(
@@ -237,12 +243,3 @@ def _fill(tensors: Sequence[Tensor], order: Iterable[int], limits: Sequence[int]
         else:
             filling[key] = bucket, nbytes
     return closed + [tuple(bucket) for bucket, _ in filling.values()]
-
-
-def _check_order(count: int, order: Iterable[int] | None) -> Iterable[int]:
-    if order is None:
-        return range(count - 1, -1, -1)
-    indices = tuple(check_int(f"order[{k}]", i, 0, count - 1) for k, i in enumerate(order))
-    if len(indices) != count or len(set(indices)) != count:
-        raise InvalidArgument("order", list(indices), f"each index of the {plural(count, 'tensor')} once")
-    return indices

@@ -233,10 +233,7 @@ def best_cap(
 
 
 def distinct_caps(tensors: Sequence[Tensor], limit: int) -> list[int] | None:
-    """Return all caps at which the plan of ``tensors`` may change, sorted, or None if there are more than ``limit``.
-
-    These caps are the bytes of runs of neighbouring tensors.
-    """
+    """Return the bytes of all runs of neighbouring tensors, at which a plan may change; None for over ``limit``."""
     kinds: dict[tuple[str, str], list[int]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.nbytes)

@@ -215,11 +215,6 @@ class Estimate:
         return f"{self.mean:.4g} ± {self.error:.1g}"
 
 
-def estimate(draws: NDArray[np.float64]) -> Estimate:
-    """Return the mean of ``draws``, two or more in one dimension, with its standard error."""
-    return Estimate(float(draws.mean()), float(draws.std(ddof=1) / np.sqrt(draws.size)))
-
-
 def slowest(times: StepTimes, world: int) -> float:
     """Return the expected seconds of a step that waits for all ranks: the largest of ``world`` times."""
     check_step_times(times)
@@ -247,11 +242,6 @@ class BackupWorkers:
     def machines(self) -> float:
         """Number of machines, relative to a step without backups."""
         return (self.world + self.backups) / self.world
-
-    @property
-    def dropped(self) -> float:
-        """Share of the examples whose gradients are dropped."""
-        return self.backups / (self.world + self.backups)
 
     @property
     def worth(self) -> float:
@@ -297,4 +287,5 @@ def simulate_wait(
     check_int("steps", steps, 1)
     rng = np.random.default_rng(check_int("seed", seed, 0))
     ends = (times.draw(rng, (steps, world)).sum(0) for _ in range(check_int("rounds", rounds, 2)))
-    return estimate(np.array([np.partition(end, needed - 1)[needed - 1] for end in ends]) / steps)
+    draws = np.array([np.partition(end, needed - 1)[needed - 1] for end in ends]) / steps
+    return Estimate(float(draws.mean()), float(draws.std(ddof=1) / np.sqrt(draws.size)))

@@ -77,11 +77,8 @@ def regroup(device: torch.device, backends: str) -> None:
 def _init(
     device: torch.device, backends: str, store: dist.Store, rank: int, world: int, timeout: timedelta | None = None
 ) -> None:
-    """Select the accelerator and initialise the group, unless another rank has the same accelerator.
-
-    NCCL refuses that too, but only some of its versions say so. Nothing is compared if torch does not know the
-    accelerator's UUID.
-    """
+    """Select the accelerator and initialise the group, unless another rank has the same accelerator by its UUID."""
+    # NCCL refuses that too, but only some of its versions say so. Torch may not know the UUID.
     properties = torch.get_device_module(device).get_device_properties(device)
     if uuid := getattr(properties, "uuid", None):
         first = store.compare_set(f"accelerator/{uuid}", "", str(rank)).decode()

@@ -82,10 +82,7 @@ class _Arrival:
 
 @dataclass(frozen=True)
 class _InFlight:
-    """The messages of this rank in one part of a round.
-
-    ``requests`` are in progress, ``arrivals`` are to be stored, and ``buffers`` keeps memory alive until then.
-    """
+    """Messages of this rank in one part of a round: ``requests`` are in progress, ``buffers`` keeps memory alive."""
 
     buffers: list[torch.Tensor]
     requests: list[dist.Work]
@@ -157,11 +154,7 @@ class _OneRank:
 
 @lru_cache(maxsize=4)
 def _scratch(elements: int, dtype: torch.dtype, thread: int) -> list[torch.Tensor]:
-    """Return memory for segments that are to be added.
-
-    It is kept from call to call, since fresh memory costs a page fault every 4 KiB. Each thread has memory of its own,
-    because several threads may carry out schedules at once.
-    """
+    """Return memory of a thread for segments to add, kept since fresh memory costs a page fault every 4 KiB."""
     return [torch.empty(elements, dtype=dtype, device="cpu") for _ in range(WINDOW)]
 
 

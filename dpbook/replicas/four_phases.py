@@ -3,12 +3,9 @@
 Every replica has its own row of parameters and its own optimizer, and updates from the sum that it received itself. If
 replicas stay equal, that is because the all-reduce gave all of them the same bits.
 
-`undivided` shows the forgotten division by the world: gradients are summed, never averaged, and are N times too large.
-SGD and momentum are linear in the gradients, so N times the gradient acts as N times the learning rate. The loss may
-fall faster than it should, until at some learning rate it diverges. Decoupled weight decay is not multiplied. Adam
-divides by the size of the gradients, so that a factor cancels except for ε: N times the gradient with ε gives the steps
-of the gradient with ε / N, bit for bit if N is a power of two. AdamW hides the fault just as well, because its decay
-does not depend on the gradient.
+`undivided` shows the forgotten division by the world. N times the gradient acts as N times the learning rate in SGD and
+momentum, whose decoupled weight decay is not multiplied. Adam and AdamW hide the fault: they divide by the size of the
+gradients, so that a factor cancels except for ε: N times the gradient with ε gives the steps of one with ε / N.
 """
 
 from collections.abc import Callable, Sequence

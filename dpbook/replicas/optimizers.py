@@ -5,8 +5,7 @@ An optimizer turns a gradient into a direction; the step along it is the same fo
     params ← params · (1 − lr · weight_decay) − lr · direction
 
 Weight decay is decoupled from the gradient (Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, with
-the decay multiplied by the learning rate). An optimizer keeps the history of one replica, so every replica has
-one. Nothing is random: the same gradients give the same parameters, bit for bit.
+the decay multiplied by the learning rate). An optimizer keeps the history of one replica, so every replica has one.
 
 Scaling rules. Linear: k steps of SGD along nearly equal gradients go as far as one step of k times the length (Goyal et
 al., Accurate, Large Minibatch SGD, 2017, section 2.1). On a curvature λ the two differ by at most k (k − 1) / 2 · (lr

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dpbook.overlap import recorded_steps
-from dpbook.overlap.timeline.export import StepRecord
+from dpbook.overlap import StepRecord, recorded_steps
 
 
 def test_an_error_is_that_of_the_median_and_the_worst_is_shown():

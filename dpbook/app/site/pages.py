@@ -131,11 +131,7 @@ class _Notebook:
             yield "</div></section>"
 
     def _question(self, markup: str, cell: Cell) -> str:
-        """Return the beginning of a question's section: the question, the field for a guess, the answer.
-
-        The cell's metadata has the numbers of the answer, in the order in which they are asked for, each with its unit:
-        a guess is compared with them.
-        """
+        """Return the beginning of a question's section; a guess is compared with the numbers in the cell's metadata."""
         self._page.counts["predictions"] += 1
         lead, mark, rest = markup.partition("<p><strong>Predict.</strong>")
         question, details, answer = (mark + rest).partition("<details>")

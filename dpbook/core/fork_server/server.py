@@ -76,7 +76,7 @@ def _launch(caller: Connection) -> None:
     except Exception:  # such as the limit of processes
         traceback.print_exc()
     _end(active_children())
-    for group in [rank.pid for rank in ranks if rank.pid]:  # a rank may have its own group, as a kernel does
+    for group in [rank.pid for rank in ranks if rank.pid]:  # a rank may have begun a group of its own
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     try:

@@ -59,39 +59,33 @@ class _Server(NamedTuple):
 
 
 class StartedProcesses:
-    """Processes of one start, and the launcher that has forked them."""
+    """Processes of one start; ``launcher``, which has forked them, is readable when `wait` would return True."""
 
     def __init__(self, launcher: Connection, folder: Path, server_log: IO[bytes] | None) -> None:
-        self._launcher, self._folder, self._server_log = launcher, folder, server_log
+        self.launcher, self._folder, self._server_log = launcher, folder, server_log
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds; return True if all processes have ended, or one has failed."""
         try:
-            return self._launcher.poll(timeout)
+            return self.launcher.poll(timeout)
         except OSError:  # the launcher was killed
             return True
-
-    @property
-    def launcher(self) -> Connection:
-        """A connection that is readable when `wait` would return True."""
-        return self._launcher
 
     def end(self) -> tuple[dict[int, int], str]:
         """End the processes that still run, and return what `Starter.run` returns."""
         exits: dict[int, int] = {}
-        with self._launcher as launcher:
+        with self.launcher as launcher:
             with contextlib.suppress(OSError):
                 launcher.send("end")
             with contextlib.suppress(OSError, EOFError):  # the launcher was killed
                 if launcher.poll(_SHUTDOWN_TIMEOUT):
                     exits = launcher.recv()
-        return exits, self._output().decode(errors="replace")
-
-    def _output(self) -> bytes:
-        log = self._folder / LAUNCHER_LOG
+        log, output = self._folder / LAUNCHER_LOG, b""
         if log.exists():
-            return log.read_bytes()
-        return os.pread(self._server_log.fileno(), _LOG_BYTES, 0) if self._server_log else b""
+            output = log.read_bytes()
+        elif self._server_log:
+            output = os.pread(self._server_log.fileno(), _LOG_BYTES, 0)
+        return exits, output.decode(errors="replace")
 
 
 class Starter:
@@ -178,10 +172,7 @@ class Starter:
                 path.unlink(missing_ok=True)
 
     def _pass_on(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
-        """Pass on requests until the listener is shut down, or a server cannot be started.
-
-        Callers then start servers of their own.
-        """
+        """Pass on requests until the listener is shut down or no server can start; callers then start their own."""
         with contextlib.suppress(OSError), listener:
             while True:
                 caller, _ = listener.accept()

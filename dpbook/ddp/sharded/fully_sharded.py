@@ -173,7 +173,9 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """Remove the hooks and return the module, whole on every rank; all ranks call it. It has no gradients."""
         self._passes.remove()
         for unit in self.units:
-            unit.join()
+            for row in unit.rows:
+                row.join(unit.all_gather)
+            unit.show_shards()
         unmark(self.module.parameters())
         return self.module
 

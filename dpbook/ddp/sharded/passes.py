@@ -242,13 +242,10 @@ class Passes:
         unit.hide() if self._forward_runs else unit.show_shards()
 
     def _come_back(self, way: list[Unit], here: int, versions: list[tuple[int, ...]], gradient: torch.Tensor) -> None:
-        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward.
-
-        The frozen weights of the unit after it are given back. If a branch still needs them they are gathered again.
-        """
+        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
         way[here].check_versions(way[here].rows, versions)
         self._begin_backward()
-        for after in way[here + 1 : here + 2]:
+        for after in way[here + 1 : here + 2]:  # give back its frozen weights; a branch may gather them again
             if after is not way[here] and not after.contains_units:  # those of a unit around others stay until its end
                 after.free([row for row in after.rows if not row.trained])
         self._gather(way[here], way[max(0, here - self.prefetch) : here][::-1])

@@ -9,6 +9,7 @@ all-gather.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -97,7 +98,9 @@ class Row:
         self.members, self.world = tuple(members), world
         self.trained: bool = first.requires_grad
         sizes = [member.parameter.numel() for member in members]
-        self.offsets = [sum(sizes[:k]) for k in range(len(sizes) + 1)]
+        self.offsets = [0, *accumulate(sizes)]
+        self.spans = list(pairwise(self.offsets))
+        """Begin and end of each member in the row."""
         self.length = -(-self.offsets[-1] // world)
         self.mine = slice(rank * self.length, (rank + 1) * self.length)
         self.shard = torch.zeros(self.length, dtype=first.dtype, device=first.device)
@@ -109,11 +112,6 @@ class Row:
         self.gradient: torch.Tensor | None = None
         self.handle: Handle | None = None
         self.free()
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """Begin and end of each member in the row."""
-        return list(zip(self.offsets, self.offsets[1:], strict=False))
 
     @property
     def pieces(self) -> list[tuple[int, int]]:

@@ -111,12 +111,6 @@ class Unit:
         if alive:
             self.notify("free", sum(row.nbytes for row in alive))
 
-    def join(self) -> None:
-        """Make the parameters whole again; all ranks must call it."""
-        for row in self.rows:
-            row.join(self.all_gather)
-        self.show_shards()
-
     @property
     def versions(self) -> list[tuple[int, ...]]:
         """Version numbers, which change whenever a shard is written."""

@@ -123,10 +123,7 @@ def replay(schedule: Schedule, buffers: Any = None, size: int | None = None) -> 
 
 
 def _phases(states: list[State]) -> list[Phase | None]:
-    """Return the phase of each state, if the schedule first adds and then only stores.
-
-    The phases are named by the ranks that have the sums in between: one rank, or several.
-    """
+    """Return the phase of each state, named by who has the sums between them, if a schedule first adds, then stores."""
     rounds = len(states) - 1
     stores = [any(not m.reduce for m in state.messages) for state in states]
     split = stores.index(True) - 1 if True in stores else 0

@@ -188,7 +188,8 @@ class Lanes:
             for span, label in zip(run, fitting, strict=True):
                 if label:
                     x = (self.scale(span.start) + self.scale(span.end)) / 2
-                    yield text(x, top + 15, label, 11, anchor="middle", fill=self._text_colour(span))
+                    ink = palette.text_on(FILLS[name]) if (span.start + span.end) / 2 < self.now else palette.INK
+                    yield text(x, top + 15, label, 11, anchor="middle", fill=ink)
             if not any(fitting) and run[0].kind == "computation":
                 yield from self._name_of_run(name, run[0].start, run[-1].end, sum(span.duration for span in run), top)
 
@@ -203,10 +204,6 @@ class Lanes:
             ink = palette.text_on(FILLS[name]) if ended else palette.INK
             halo = FILLS[name] if ended else palette.PAPER
             yield text((left + right) / 2, top + 15, name, 11, anchor="middle", fill=ink, halo=halo)
-
-    def _text_colour(self, span: Span) -> str:
-        """Return the colour of a text in the middle of a span."""
-        return palette.text_on(FILLS[fill_key(span)]) if (span.start + span.end) / 2 < self.now else palette.INK
 
 
 def stripes(x: float, y: float, width: float, colour: str, height: float = BAR) -> str:

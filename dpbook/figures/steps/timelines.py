@@ -274,10 +274,7 @@ def draw_memory_until(named: Mapping[str, ShardedStep], title: str, now: float =
 
 
 def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: float) -> Iterator[str]:
-    """Yield the contents stacked, their outline, and the peak once it is reached; from ``now`` on they are pale.
-
-    The pale part is the whole area under a veil, so that the frames of a film share the area.
-    """
+    """Yield the contents stacked, their outline, and the peak once it is reached; from ``now`` on they are pale."""
     foot, end = top + MEMORY_HEIGHT, memory.end
     up = MEMORY_HEIGHT / (most or 1)
     yield aside(LEFT - 8, top - 10, "memory", 11, anchor="end")
@@ -292,7 +289,7 @@ def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: flo
             upper, lower = (_steps(edges, (foot - nbytes * up).tolist()) for nbytes in (high, low))
             yield element("path", d=f"M{'L'.join(upper + lower[::-1])}Z", fill=CONTENT_FILLS[content])
         low = high
-    if now < end:
+    if now < end:  # a veil over the whole area, which the frames of a film share
         x = scale(now)
         yield rect(x, top, scale(end) - x, MEMORY_HEIGHT, fill=palette.PAPER, fill_opacity=0.85)
     line = _steps(edges, (foot - memory.total * up).tolist())

@@ -1,4 +1,4 @@
-"""Traces of real runs from ``torch.profiler``, read into timelines.
+"""Traces of real runs from ``torch.profiler``, read into timelines, and timelines written as traces.
 
 Events of torch become spans of these kinds:
 
@@ -15,6 +15,9 @@ Operators of the CPU nest, and the outermost counts. Kernels do not nest: on Hop
 previous one on its stream has ended (programmatic launches). The name of a computation begins with its phase, where the
 trace shows it (`Phases`).
 The span of a collective includes its waiting for the other ranks; `split_waits` separates it where all ranks are there.
+
+`write_trace` writes Chrome's format, Google's "Trace Event Format", which https://ui.perfetto.dev opens: a process for
+each rank, a thread for each lane, microseconds. Traces and step times of real machines lie in the package.
 """
 
 import gzip
@@ -22,16 +25,17 @@ import json
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
-from dpbook.core import InvalidArgument
-from dpbook.overlap.timeline.export import TRACE_FORMAT, TRACE_VERSION
+from dpbook.core import DATA, InvalidArgument, check_type, write_atomically
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline, merge
 
+TRACE_FORMAT, TRACE_VERSION = "dpbook.trace", 1
 NCCL_PREFIXES = ("ncclDevKernel", "ncclKernel", "ncclSymk", "ncclSymDevKernel")
 """Prefixes of NCCL's kernels: since 2.19, before 2.19, and since 2.27 for kernels on memory that all GPUs of a node map
 at the same address."""
@@ -78,8 +82,11 @@ class Phases:
         for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0))):
             if event.get("cat") in CALL_CATEGORIES and "correlation" in event.get("args", {}):
                 self._launches[event["args"]["correlation"]] = event
-            marks = self._marks.setdefault(_thread(event), [])
-            if (phase := _marked(event)) and (not marks or event["ts"] >= marks[-1][1]):  # the outermost of nested ones
+            marks, name = self._marks.setdefault(_thread(event), []), str(event.get("name"))
+            by_autograd = event.get("cat") == "cpu_op" and AUTOGRAD_ARGUMENT in event.get("args", {})
+            recorded = "forward" if by_autograd else ""
+            phase = next((phase for start, phase in PHASE_PREFIXES.items() if name.startswith(start)), recorded)
+            if phase and (not marks or event["ts"] >= marks[-1][1]):  # the outermost of nested ones
                 marks.append((event["ts"], event["ts"] + event.get("dur", 0), phase))
 
     def of(self, event: Event) -> str:
@@ -88,13 +95,6 @@ class Phases:
         marks = self._marks.get(_thread(launch), [])
         place = bisect_right(marks, (launch["ts"], inf, "")) - 1
         return marks[place][2] if place >= 0 and launch["ts"] < marks[place][1] else ""
-
-
-def _marked(event: Event) -> str:
-    """Return the phase that an event contains, "" if none."""
-    name = str(event.get("name"))
-    recorded = "forward" if event.get("cat") == "cpu_op" and AUTOGRAD_ARGUMENT in event.get("args", {}) else ""
-    return next((phase for start, phase in PHASE_PREFIXES.items() if name.startswith(start)), recorded)
 
 
 def _thread(event: Event) -> object:
@@ -229,10 +229,7 @@ def _kind(event: Event, on_device: bool) -> Kind | None:
 
 
 def _outermost(events: Sequence[_Event]) -> Iterator[_Event]:
-    """Yield ``events`` except those inside another event of the same CPU thread.
-
-    ``events`` are sorted by start, and longer ones first where starts are equal.
-    """
+    """Yield ``events``, sorted by start, the longer first, except those inside another of the same CPU thread."""
     until: dict[object, float] = {}
     for event in events:
         before = until.get(event.thread, -float("inf"))
@@ -289,3 +286,88 @@ def _timeline_of(path: Path, data: Event) -> Timeline:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument("path", str(path), f"as write_trace wrote it ({error!r})") from None
+
+
+def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+    """Return the timeline as a Chrome trace, as data for `json.dumps`.
+
+    Each event also has its exact times in seconds, since microseconds as floats would lose bits.
+    """
+    check_type("timeline", timeline, Timeline, "a Timeline")
+    events: list[dict[str, Any]] = []
+    threads: dict[tuple[int, str], int] = {}
+    for rank in timeline.ranks:
+        events.append({"ph": "M", "name": "process_name", "pid": int(rank), "tid": 0, "args": {"name": f"rank {rank}"}})
+        for tid, lane in enumerate(timeline.lanes(rank)):
+            threads[rank, lane] = tid
+            events.append({"ph": "M", "name": "thread_name", "pid": int(rank), "tid": tid, "args": {"name": lane}})
+    events += (
+        {
+            "ph": "X",
+            "name": span.name,
+            "cat": span.kind,
+            "pid": int(span.rank),
+            "tid": threads[span.rank, span.lane],
+            "ts": float(span.start) * 1e6,
+            "dur": float(span.duration) * 1e6,
+            "args": {"start_s": float(span.start), "end_s": float(span.end), "lane": span.lane}
+            | ({} if span.ready is None else {"ready_s": float(span.ready)}),
+        }
+        for span in timeline.spans
+    )
+    about = {"format": TRACE_FORMAT, "version": TRACE_VERSION, "window_s": [timeline.start, timeline.end]}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
+    """Write the Chrome trace to ``path``, compressed if the name ends in ".gz", and return the path."""
+    target = Path(path)
+    content = json.dumps(chrome_trace(timeline)).encode()
+    write_atomically(target, gzip.compress(content, mtime=0) if target.suffix == ".gz" else content)
+    return target
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Step times over a slow link in milliseconds, several of each, and the predictions of the simulator.
+
+    ``emulated`` and ``real`` are by wrapper, over an emulated link and a real one of the same speed; ``predicted`` and
+    ``measured`` by bucket cap in MiB. ``about`` has the machine, versions, date, link and model.
+    """
+
+    emulated: Mapping[str, tuple[float, ...]]
+    real: Mapping[str, tuple[float, ...]]
+    predicted: Mapping[float, tuple[float, ...]]
+    measured: Mapping[float, tuple[float, ...]]
+    about: Mapping[str, Any]
+
+    def error(self, cap: float) -> float:
+        """Return the relative error of the median prediction at this cap: 0.1 is ten per cent too long."""
+        return median(self.predicted[cap]) / median(self.measured[cap]) - 1
+
+    def __repr__(self) -> str:
+        worst = max((self.error(cap) for cap in self.predicted), key=abs)
+        return (
+            f"{len(self.emulated)} wrappers, {len(self.predicted)} caps, predictions off by {worst:+.1%} at worst\n"
+            f"{self.about['machine']}, torch {self.about['torch']}, {self.about['date']}"
+        )
+
+
+def recorded_steps() -> StepRecord:
+    """Read the record of ``tests/benchmarks/real_link.py`` that ships with the package."""
+    record = json.loads((DATA / "measurements" / "slow_link.json").read_text(encoding="utf-8"))
+    emulated, real = ({name: tuple(times) for name, times in record.pop(link).items()} for link in ("emulated", "real"))
+    caps = record.pop("caps_mib")
+    predicted, measured = (
+        dict(zip(caps, map(tuple, record.pop(kind)), strict=True)) for kind in ("predicted", "measured")
+    )
+    return StepRecord(emulated, real, predicted, measured, record)
+
+
+def recorded_traces() -> tuple[Path, ...]:
+    """Return the trace files of a real run, rank 0's first, for `read_profiles` or Perfetto.
+
+    The run is torch's DistributedDataParallel over gloo: two ranks on one machine, two steps.
+    ``dpbook/data/traces/ddp_gloo.json`` names the model, the machine, the versions and the date.
+    """
+    return tuple(sorted((DATA / "traces").glob("ddp_gloo_rank*.json.gz")))

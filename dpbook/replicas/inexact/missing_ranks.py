@@ -109,8 +109,5 @@ class Lost(Method):
 
 
 def _divisor(group: RankGroup, ranks: Sequence[int]) -> float:
-    """Return the divisor of a sum over ``ranks``: their number, or their weights if parts of the batch are unequal.
-
-    It is 1 if none of them has an example, so that their sum stays 0.
-    """
-    return float(group.weights[list(ranks)].sum()) or 1.0
+    """Return the divisor of a sum over ``ranks``: their number, or their weights if parts of the batch are unequal."""
+    return float(group.weights[list(ranks)].sum()) or 1.0  # 1 if none has an example: their sum stays 0
