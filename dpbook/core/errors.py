@@ -59,13 +59,11 @@ class UnusedParameters(DpbookError):
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` as an int, or raise `InvalidArgument` if it is no integer or out of range."""
     expected = f"an integer of at least {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
-    if isinstance(value, bool):
-        raise InvalidArgument(name, value, expected)
     try:
-        number = operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise InvalidArgument(name, value, expected) from None
-    if number < minimum or (maximum is not None and number > maximum):
+        number = None
+    if number is None or number < minimum or (maximum is not None and number > maximum):
         raise InvalidArgument(name, value, expected)
     return number
 

@@ -36,7 +36,10 @@ ITEMSIZE = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Specification of a gradient. An int is a ``shape`` of one dimension; ``dtype`` is a name in `ITEMSIZE`."""
+    """Specification of a gradient. An int is a ``shape`` of one dimension; ``dtype`` is a name in `ITEMSIZE`.
+
+    ``device`` is any name; equal names are one device.
+    """
 
     name: str
     shape: tuple[int, ...] | int

@@ -71,7 +71,7 @@ def equal_layers(
 ) -> tuple[Layer, ...]:
     """Return ``count`` equal layers of one tensor each; ``forward`` and ``backward`` are seconds of all together.
 
-    So are ``nbytes``, a multiple of ``count`` times the itemsize of ``dtype``.
+    ``nbytes`` are the bytes of all together, a multiple of ``count`` times the itemsize of ``dtype``.
     """
     n, total = check_int("count", count, 1), check_int("nbytes", nbytes, 0)
     itemsize = Tensor("one", 1, dtype, device).nbytes

@@ -298,8 +298,8 @@ class Shares(NamedTuple):
 class Recovery:
     """A job with failures, ``between`` seconds apart on average, which resumes from its last checkpoint.
 
-    A failure may come while the job trains, saves a ``checkpoint`` or restarts, which take these seconds; steps after
-    the last checkpoint are lost.
+    Saving takes ``checkpoint`` seconds, and restarting ``restart``. A failure may come while the job trains, saves or
+    restarts; steps after the last checkpoint are lost.
     """
 
     between: float

@@ -43,7 +43,7 @@ def accumulation_for(effective: int, per_device: int, world: int) -> int:
 class MicroBatch:
     """Micro-batch number ``index`` of an epoch, from 0, whose mean gradient / ``divisor`` is added to the buffer.
 
-    After an ``update`` the optimizer has stepped, and the buffer is cleared.
+    With ``update`` the optimizer then steps, and the buffer is cleared.
     """
 
     index: int

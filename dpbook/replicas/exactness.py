@@ -70,8 +70,7 @@ def drift(replicas: Array | Sequence[Array]) -> Drift:
     bits = _bits(stacked)
     high, low = stacked.max(axis=0).astype(np.float64), stacked.min(axis=0).astype(np.float64)
     spread = np.subtract(high, low, out=np.zeros_like(high), where=high != low)  # equal infinities differ by 0
-    largest = float(spread.max())
-    return Drift(largest, bool((bits == bits[0]).all()))
+    return Drift(float(spread.max()), bool((bits == bits[0]).all()))
 
 
 Verdict: TypeAlias = Literal["bit-identical", "rounding", "different"]

@@ -123,7 +123,7 @@ def replay(schedule: Schedule, buffers: Any = None, size: int | None = None) -> 
 
 
 def _phases(states: list[State]) -> list[Phase | None]:
-    """Return the phase of each state, named by who has the sums between them, if a schedule first adds, then stores."""
+    """Return the phase of each state if a schedule first adds, then stores; its name says how many ranks have sums."""
     rounds = len(states) - 1
     stores = [any(not m.reduce for m in state.messages) for state in states]
     split = stores.index(True) - 1 if True in stores else 0
