@@ -69,15 +69,11 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
 
 def record_moments(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
     """Record what a forecast and a report need: the moments of each update. ``options``: see `MomentOptions`."""
-    from dpbook.runs.watching.step_spans import CommunicationSpans, StepSpans, watch_clipping
     from dpbook.runs.watching.update_marks import UpdateMarks
 
-    chosen, spans = MomentOptions(**options), StepSpans()
+    chosen = MomentOptions(**options)
     recorder = Recorder(folder, rank, RecordingOptions(chosen.updates))
-    hooks = TrainingHooks(recorder)
-    communication = CommunicationSpans(recorder, hooks, spans)
-    watch_clipping(recorder, spans)
-    UpdateMarks(recorder, hooks, spans, communication, world, chosen)
+    UpdateMarks(recorder, world, chosen)
     return recorder
 
 
