@@ -4,7 +4,7 @@ The script is recorded without being changed. `dpbook.runs.watching` records in 
 reads the journals that the ranks wrote, with NumPy alone.
 """
 
-from dpbook.runs.audit.audited_run import Audit, Verdict, audit, judge_recording, judge_run
-from dpbook.runs.audit.findings import CheckResult, Finding, passed
+from dpbook.runs.audit.audited_run import Audit, audit, judge_recording, judge_run
+from dpbook.runs.audit.findings import CheckResult, Finding, Verdict, passed
 from dpbook.runs.audit.journals import RunJournals, read_journals
 from dpbook.runs.audit.resume import resume_findings

@@ -1,16 +1,16 @@
 """Start a script as `dpbook launch` does, record it, and judge the journals. Loads no torch."""
 
-import json
 import shlex
 import statistics
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpbook.core import InvalidArgument, check_float, check_int, plural
 from dpbook.runs.audit.checks import CHECKS, check_findings
-from dpbook.runs.audit.findings import Finding, format_findings, link_causes, passed, sort_findings
+from dpbook.runs.audit.findings import Finding, Verdict, link_causes, passed, sort_findings
 from dpbook.runs.audit.journals import RunJournals, read_journals
 from dpbook.runs.audit.replay import AFTER, NAME, replay_findings
 from dpbook.runs.audit.resume import resume_findings
@@ -18,8 +18,6 @@ from dpbook.runs.launch import Launch
 from dpbook.runs.watching.journal import number_of_journals, read_journal
 from dpbook.runs.watching.watched_launch import Reporter, launch_watched
 
-FORMAT = 1
-"""Version of the JSON form of a verdict."""
 _CAUSES = {check.name: check.after for check in CHECKS} | {NAME: AFTER}
 """For each check, the checks whose failure may explain its own."""
 
@@ -71,41 +69,6 @@ class Audit:
         return Launch(self.program, self.nproc, start_timeout=self.start_timeout, **options)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Verdict of an audit.
-
-    Attributes:
-        findings: findings, failures first.
-        updates: number of updates that were recorded.
-        cost: share of an update that watching takes, or None if too few updates were recorded.
-        stopped: number of the signal that stopped the run, or 0.
-    """
-
-    findings: tuple[Finding, ...]
-    updates: int
-    cost: float | None
-    stopped: int = 0
-
-    @property
-    def status(self) -> int:
-        """Exit status of the command: 0: no check failed; 1: one did; 2: no update was made; 128 + n: signal n."""
-        if self.stopped:
-            return 128 + self.stopped
-        if any(finding.failed for finding in self.findings):
-            return 1
-        return 0 if self.updates else 2
-
-    def __str__(self) -> str:
-        return format_findings(self.findings, self.updates, self.cost)
-
-    def as_json(self) -> str:
-        """Return the verdict as JSON, for programs; the findings are its ``lines``."""
-        lines = [finding.as_json() for finding in self.findings]
-        fields = {"format": FORMAT, "status": self.status, "updates": self.updates, "cost": self.cost, "lines": lines}
-        return json.dumps(fields, indent=1)
-
-
 def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:
     """Run an audit and return its verdict.
 
@@ -118,7 +81,7 @@ def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:
             findings = judge_run(run, spec.replay)
         else:
             run, stopped, findings = _resumed(spec, spec.resume, folder, report)
-        return Verdict(tuple(findings), _updates(run), _cost(run), stopped)
+        return _verdict(run, findings, stopped)
 
 
 def judge_recording(folder: Path, replay: int = 1) -> Verdict:
@@ -127,7 +90,18 @@ def judge_recording(folder: Path, replay: int = 1) -> Verdict:
     if world < 2:
         raise InvalidArgument("folder", folder, f"one with the journals of 2 ranks or more; it has {world}")
     run = read_journals(folder, world)
-    return Verdict(tuple(sort_findings(judge_run(run, replay))), _updates(run), _cost(run))
+    return _verdict(run, judge_run(run, replay))
+
+
+def _verdict(run: RunJournals, findings: Iterable[Finding], stopped: int = 0) -> Verdict:
+    """Return the verdict; the cost is the median over the updates after the first, of the rank where it is largest."""
+    shares = [
+        [event["watching"] / max(event["seconds"] - event["watching"], 1e-9) for event in events if event["update"] > 1]
+        for events in run.of("cost")
+    ]
+    cost = max((statistics.median(of_rank) for of_rank in shares if of_rank), default=None)
+    updates = max((update.number for update in run.updates), default=0)
+    return Verdict(tuple(findings), updates, cost, stopped)
 
 
 def judge_run(run: RunJournals, replay: int) -> list[Finding]:
@@ -135,15 +109,12 @@ def judge_run(run: RunJournals, replay: int) -> list[Finding]:
     replays = replay_findings(run, replay) if replay else []
     findings = check_findings(run)
     if replays and all(finding.result.status == "PASS" for finding in replays if finding.name == NAME):
-        findings = [_made_up_for(finding, replay) for finding in findings]
+        for nth, finding in enumerate(findings):
+            accused = finding.result.status in ("FAIL", "WARN")
+            if finding.name == "mean" and accused and finding.result.update == replay:
+                reason = f"{finding.result.message}, and the script's averaging makes up for it"
+                findings[nth] = replace(finding, result=passed(reason))
     return link_causes([*findings, *replays], _CAUSES)
-
-
-def _made_up_for(finding: Finding, replay: int) -> Finding:
-    """Return a failure or warning of the means as a pass if the gradient of that update is right all the same."""
-    if finding.name != "mean" or finding.result.status not in ("FAIL", "WARN") or finding.result.update != replay:
-        return finding
-    return replace(finding, result=passed(f"{finding.result.message}, and the script's averaging makes up for it"))
 
 
 def _resumed(spec: Audit, resume: str, folder: Path, report: Reporter) -> tuple[RunJournals, int, list[Finding]]:
@@ -195,16 +166,3 @@ def _progress(folder: Path, world: int) -> str | None:
         for rank, of_rank in enumerate(kinds)
     )
     return f"waiting for the first update ({progress}); Ctrl-C ends it with a verdict on what was seen"
-
-
-def _updates(run: RunJournals) -> int:
-    return max((update.number for update in run.updates), default=0)
-
-
-def _cost(run: RunJournals) -> float | None:
-    """Return the median cost over the updates after the first, of the rank on which it is largest."""
-    shares = [
-        [event["watching"] / max(event["seconds"] - event["watching"], 1e-9) for event in events if event["update"] > 1]
-        for events in run.of("cost")
-    ]
-    return max((statistics.median(of_rank) for of_rank in shares if of_rank), default=None)

@@ -1,6 +1,7 @@
-"""Checks of an audit (a claim and the function that tests it), their findings, and the report that prints them."""
+"""Checks of an audit (a claim and the function that tests it), their findings, and the verdict that prints them."""
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +14,8 @@ CLAIM_WIDTH = 66
 """Columns of a claim in the report."""
 NO_UPDATE = "is it an optimizer of torch.optim that steps, and in the process that was launched?"
 """Question to a script that ended without an update."""
+FORMAT = 1
+"""Version of the JSON form of a verdict."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,16 @@ class CheckResult:
     tensor: str | None = None
     update: int | None = None
     place: list[Any] | None = None
+
+
+def passed(message: str) -> CheckResult:
+    """Return the result of a claim that holds in everything that was recorded."""
+    return CheckResult("PASS", message)
+
+
+def untested(reason: str) -> CheckResult:
+    """Return the result of a claim that could not be tested."""
+    return CheckResult("----", f"not tested: {reason}")
 
 
 @dataclass(frozen=True)
@@ -77,15 +90,57 @@ class Finding:
         result: dict[str, Any] = fields.pop("result")
         return fields | result
 
+    def __str__(self) -> str:
+        indent = "  " if self.because else ""
+        line = f"{indent}{self.result.status:6}{self.claim:{CLAIM_WIDTH}}{self.result.message}"
+        shown = self.result.status in ("FAIL", "WARN")
+        return f"{line}\n{indent}{' ' * 6}{'   '.join(self.details)}" if shown else line
 
-def passed(message: str) -> CheckResult:
-    """Return the result of a claim that holds in everything that was recorded."""
-    return CheckResult("PASS", message)
 
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict of an audit.
 
-def untested(reason: str) -> CheckResult:
-    """Return the result of a claim that could not be tested."""
-    return CheckResult("----", f"not tested: {reason}")
+    Attributes:
+        findings: findings, failures first.
+        updates: number of updates that were recorded.
+        cost: share of an update that watching takes, or None if too few updates were recorded.
+        stopped: number of the signal that stopped the run, or 0.
+    """
+
+    findings: tuple[Finding, ...]
+    updates: int
+    cost: float | None
+    stopped: int = 0
+
+    @property
+    def status(self) -> int:
+        """Exit status of the command: 0: no check failed; 1: one did; 2: no update was made; 128 + n: signal n."""
+        if self.stopped:
+            return 128 + self.stopped
+        if any(finding.failed for finding in self.findings):
+            return 1
+        return 0 if self.updates else 2
+
+    def __str__(self) -> str:
+        """Return one or two lines for each finding, and a summary line."""
+        report = list(map(str, self.findings))
+        if not self.updates:
+            failed_first = any(finding.name == "end" and finding.failed for finding in self.findings)
+            reason = "the run failed before one" if failed_first else NO_UPDATE
+            report.append(f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: {reason}")
+        if not any(finding.name.startswith("resume") for finding in self.findings):
+            report.append(f"{'----':6}{'a stopped run resumes exactly':{CLAIM_WIDTH}}not tested: --resume says how")
+        causes = [finding.result.status for finding in self.findings if finding.because is None]
+        counts = f"{plural(causes.count('FAIL'), 'cause')} of failure, {plural(causes.count('WARN'), 'warning')}"
+        price = "" if self.cost is None else f"; watching cost {self.cost:.1%} of an update"
+        return "\n".join([*report, f"{counts}; {plural(self.updates, 'update')} seen{price}"])
+
+    def as_json(self) -> str:
+        """Return the verdict as JSON, for programs; the findings are its ``lines``."""
+        lines = [finding.as_json() for finding in self.findings]
+        fields = {"format": FORMAT, "status": self.status, "updates": self.updates, "cost": self.cost, "lines": lines}
+        return json.dumps(fields, indent=1)
 
 
 def link_causes(findings: Iterable[Finding], causes: dict[str, tuple[str, ...]]) -> list[Finding]:
@@ -98,9 +153,10 @@ def link_causes(findings: Iterable[Finding], causes: dict[str, tuple[str, ...]])
     findings = list(findings)
     failed = {finding.name for finding in findings if finding.failed}
     warned = {finding.name for finding in findings if finding.result.status == "WARN"}
+    explains = {"FAIL": failed, "WARN": failed | warned}
 
     def cause(finding: Finding) -> str | None:
-        possible = failed if finding.failed else failed | warned if finding.result.status == "WARN" else set()
+        possible = explains.get(finding.result.status, ())
         return next((name for name in causes.get(finding.name, ()) if name in possible), None)
 
     return sort_findings(replace(finding, because=cause(finding)) for finding in findings)
@@ -108,44 +164,12 @@ def link_causes(findings: Iterable[Finding], causes: dict[str, tuple[str, ...]])
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Sort findings: causes of failure, their consequences, warnings, passes, claims that were not tested."""
-    return sorted(findings, key=_severity)
 
+    def severity(finding: Finding) -> tuple[int, bool]:
+        order = ("FAIL", "WARN", "PASS", "----").index(finding.result.status)
+        return order, finding.failed and finding.because is not None
 
-def _severity(finding: Finding) -> int:
-    if finding.failed:
-        return 0 if finding.because is None else 1
-    return {"WARN": 2, "PASS": 3, "----": 4}[finding.result.status]
-
-
-def format_findings(findings: Sequence[Finding], updates: int, cost: float | None) -> str:
-    """Return the report: one or two lines for each finding, and a summary line.
-
-    Args:
-        findings: sorted findings.
-        updates: number of updates that were recorded.
-        cost: share of an update that watching took, or None if it is not known.
-    """
-    report = [text for finding in findings for text in _finding_lines(finding)]
-    if not updates:
-        failed_first = any(finding.name == "end" and finding.failed for finding in findings)
-        reason = "the run failed before one" if failed_first else NO_UPDATE
-        report.append(f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: {reason}")
-    if not any(finding.name.startswith("resume") for finding in findings):
-        report.append(f"{'----':6}{'a stopped run resumes exactly':{CLAIM_WIDTH}}not tested: --resume says how")
-    failed = [finding for finding in findings if finding.failed and finding.because is None]
-    warned = sum(finding.result.status == "WARN" and finding.because is None for finding in findings)
-    counts = f"{plural(len(failed), 'cause')} of failure, {plural(warned, 'warning')}; {plural(updates, 'update')} seen"
-    price = "" if cost is None else f"; watching cost {cost:.1%} of an update"
-    return "\n".join([*report, f"{counts}{price}"])
-
-
-def _finding_lines(finding: Finding) -> list[str]:
-    result = finding.result
-    indent = "  " if finding.because else ""
-    lines = [f"{indent}{result.status:6}{finding.claim:{CLAIM_WIDTH}}{result.message}"]
-    if result.status in ("FAIL", "WARN"):
-        lines.append(indent + " " * 6 + "   ".join(finding.details))
-    return lines
+    return sorted(findings, key=severity)
 
 
 Judge: TypeAlias = Callable[[RunJournals], CheckResult | None]
@@ -154,28 +178,18 @@ Judge: TypeAlias = Callable[[RunJournals], CheckResult | None]
 
 @dataclass(frozen=True)
 class RunCheck:
-    """Claim about a run and the function that tests it.
+    """Claim about a run in words and the function that tests it; `Finding` has the same ``name`` and ``book``.
 
-    Attributes:
-        name: name of the check, for programs.
-        claim: the claim in words, for readers.
-        book: chapter that explains the claim.
-        judge: function that tests the claim.
-        after: names of the checks whose failure explains a failure of this one.
+    ``after`` has the names of the checks whose failure explains a failure of this one.
     """
 
     name: str
     claim: str
     book: str
+    after: tuple[str, ...]
     judge: Judge
-    after: tuple[str, ...] = ()
-
-    def finding(self, run: RunJournals) -> Finding | None:
-        """Return the finding of this check for a run, or None if the claim does not apply to it."""
-        result = self.judge(run)
-        return None if result is None else Finding(self.name, self.claim, result, self.book)
 
 
 def check(name: str, claim: str, book: str = "", after: tuple[str, ...] = ()) -> Callable[[Judge], RunCheck]:
     """Return a decorator that turns a function into a check."""
-    return lambda judge: RunCheck(name, claim, book, judge, after)
+    return lambda judge: RunCheck(name, claim, book, after, judge)

@@ -10,8 +10,8 @@ from dpbook.replicas import Array
 from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.audit.replay_gradients import ReplayGradients
-from dpbook.runs.audit.written_length import WrittenLength, usual_micro_batches, written_lengths, wrong_length
-from dpbook.runs.watching.journal import Event, array_key
+from dpbook.runs.audit.update_losses import WrittenLength, usual_micro_batches, written_lengths, wrong_length
+from dpbook.runs.watching.journal import Event
 
 LENGTH_TOLERANCE = 1e-4
 """Relative difference up to which two lengths count as equal."""
@@ -28,7 +28,7 @@ def judge_length(
     factor: float,
     agreement: str,
     *,
-    before_clipping: bool = False,
+    before_clipping: bool,
 ) -> CheckResult:
     """Judge the length of a gradient whose direction is the big batch's.
 
@@ -36,11 +36,12 @@ def judge_length(
     what that was ``before_clipping``.
     """
     world, micro = gradients.world, len(update.of("backward")[0])
-    unit = max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks for name in gradients.names)
-    near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * unit)
+    near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * max(gradients.units.values()))
     before = factor if before_clipping else _before_clipping(update, gradients, factor)
     clipped = before is None
-    factor = (factor if before is None else before) * _scaled(update)
+    factor = factor if before is None else before
+    if scaled := next((event for events in update.of("scaled") for event in events), None):
+        factor *= float(scaled["factor"])  # a gradient scaler multiplied the loss, but not the gradient of the step
     written = written_lengths(update, world)
 
     def times(length: float, line: WrittenLength) -> bool:
@@ -55,12 +56,13 @@ def judge_length(
     if any(times(1, each) or any(abs(factor * part - 1) < near for part in each.parts) for each in written):
         return passed(agreement)
     sums = all(not each.means and set(each.divisors) == {1.0} for each in written)
-    for length, words in ((world, f"{world} times as long"), (1 / world, f"{world} times too short")):
+    for length in (world, 1 / world):
         if world > 1 and written and all(times(length, each) for each in written):
             if not sums:
-                return _by_world(run, update, written, factor, (length, words), agreement)
+                return _by_world(run, update, written, factor, length, agreement)
             if abs(factor - 1) >= near:
-                return untested(f"the loss is a sum; if its mean is meant, the gradient is {words}; {agreement}")
+                reason = f"the loss is a sum; if its mean is meant, the gradient is {_in_words(length)}"
+                return untested(f"{reason}; {agreement}")
     if abs(factor - 1) < near:
         scales = [f"{line.total:.4g}" for line in written if line.means]
         return passed(f"{agreement}; of a loss that is {listed(scales, 3)} times a mean" if scales else agreement)
@@ -75,42 +77,36 @@ def judge_length(
 
 
 def _by_world(
-    run: RunJournals,
-    update: Update,
-    written: Sequence[WrittenLength],
-    factor: float,
-    multiple: tuple[float, str],
-    agreement: str,
+    run: RunJournals, update: Update, written: Sequence[WrittenLength], factor: float, length: float, agreement: str
 ) -> CheckResult:
-    """Return the result for a gradient that is too long or too short by the number of ranks.
+    """Return the result for a gradient whose ``length`` is the number of ranks, or one divided by it.
 
     It is a failure where that number cannot be a factor of the loss's own: where averaging brought it in, or where the
     divisors follow the number of terms, which varies.
     """
-    length, words = multiple
-    world = run.world
+    world, long = run.world, length > 1
     loss, averaging = (abs(factor - each) < LENGTH_TOLERANCE * each for each in (1, length))
     means = all(each.means for each in written)
+    if loss and means and world == 2:
+        reason = f"the mean has the factor {'2' if long else '1/2'}, of the loss itself or of the number of ranks"
+        return untested(f"{reason}: --nproc 3 tells; {agreement}")
     divisors = {each.divisors[0] for other in run.updates for each in written_lengths(other, world)}
     certain = averaging or (loss and not means and len(divisors) > 1)
+    cause = "the loss and the averaging together make it so"
     if averaging:
-        cause = "the ranks' gradients are added, not averaged"
-        cause = cause if length > 1 else "it is divided by the number of ranks twice"
+        cause = "the ranks' gradients are added, not averaged" if long else "it is divided by the number of ranks twice"
     elif loss:
-        how = "multiplied" if length > 1 else "divided"
-        cause = f"the loss is {how} by {world}, the number of ranks, and gradients are averaged over them too"
-    else:
-        cause = "the loss and the averaging together make it so"
-    if loss and means and world == 2:
-        factor_of_loss = "2" if length > 1 else "1/2"
-        reason = f"the mean has the factor {factor_of_loss}, of the loss itself or of the number of ranks"
-        return untested(f"{reason}: --nproc 3 tells; {agreement}")
+        cause = f"the loss is {'multiplied' if long else 'divided'} by {world}, the number of ranks, and gradients are "
+        cause += "averaged over them too"
     doubt = "" if certain else ", unless that is meant (then it is the same with another --nproc)"
     backwards = update.of("backward")[0]
     place = backwards[-1]["place"] if loss and backwards else update.steps[0]["place"]
-    return CheckResult(
-        "FAIL" if certain else "WARN", f"it is {words}: {cause}{doubt}; {agreement}", update=update.number, place=place
-    )
+    message = f"it is {_in_words(length)}: {cause}{doubt}; {agreement}"
+    return CheckResult("FAIL" if certain else "WARN", message, update=update.number, place=place)
+
+
+def _in_words(length: float) -> str:
+    return f"{length} times as long" if length > 1 else f"{round(1 / length)} times too short"
 
 
 def _before_clipping(update: Update, gradients: ReplayGradients, factor: float) -> float | None:
@@ -204,8 +200,3 @@ def clipped_each(world: int, applied: Mapping[str, Array], big: Mapping[str, Arr
     if len(short) == 1 and abs(world * lengths[short[0]] / longest - 1) < CLIP_TOLERANCE:
         return None
     return {name: values * (longest / lengths[name] if name in short else 1.0) for name, values in applied.items()}
-
-
-def _scaled(update: Update) -> float:
-    """Return the factor by which a gradient scaler multiplied the loss, but not the gradient of the step."""
-    return next((float(event["factor"]) for events in update.of("scaled") for event in events), 1.0)

@@ -3,14 +3,13 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dpbook.runs.watching.journal import Event, read_journal
 
-T = TypeVar("T")
 REDUCTIONS = (
     "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
     "all_to_all_single",
@@ -48,7 +47,7 @@ class Update:
 
     def of(self, kind: str) -> list[list[Event]]:
         """Return the events of one kind before this update, in order, for each rank."""
-        return [[event for event in events if event["kind"] == kind] for events in self.before]
+        return _of_kind(self.before, kind)
 
     def in_step(self, kind: str) -> Iterator[tuple[Event, ...]]:
         """Yield the first event of this kind of every rank, then the second of every rank, and so on."""
@@ -76,7 +75,7 @@ class RunJournals:
 
     def of(self, kind: str) -> list[list[Event]]:
         """Return all events of one kind, for each rank."""
-        return [[event for event in events if event["kind"] == kind] for events in self.ranks]
+        return _of_kind(self.ranks, kind)
 
     @functools.cached_property
     def optimizers(self) -> dict[int, tuple[Event, ...]]:
@@ -87,21 +86,20 @@ class RunJournals:
 
     @functools.cached_property
     def updates(self) -> tuple[Update, ...]:
-        """Updates that every rank has begun, sorted by optimizer and then by number."""
-        return tuple(update for number in self.optimizers for update in self._updates_of(number))
-
-    def _updates_of(self, optimizer: int) -> Iterator[Update]:
-        """Yield the updates that every rank has begun.
+        """Updates that every rank has begun, sorted by optimizer and then by number.
 
         Inside torch's `Join` ranks make different numbers of updates: those of each entry are counted anew.
         """
-        parts = [_by_join(_parts(events, optimizer)) for events in self.ranks]
-        for joined in sorted(set.intersection(*map(set, parts)) if parts else ()):
-            for of_ranks in zip(*(each[joined] for each in parts), strict=False):
-                before, steps, inside, after = zip(*of_ranks, strict=True)
-                if joined or len({step["update"] for step in steps}) == 1:
-                    stepped = after if all(after) else ()
-                    yield Update(optimizer, steps[0]["update"], steps, stepped, before, inside)
+        updates = []
+        for optimizer in self.optimizers:
+            ranks = [_updates_of_rank(events, optimizer) for events in self.ranks]
+            for joined in sorted(set.intersection(*map(set, ranks))):
+                for of_ranks in zip(*(each[joined] for each in ranks), strict=False):
+                    before, steps, inside, after = zip(*of_ranks, strict=True)
+                    if joined or len({step["update"] for step in steps}) == 1:
+                        stepped = after if all(after) else ()
+                        updates.append(Update(optimizer, steps[0]["update"], steps, stepped, before, inside))
+        return tuple(updates)
 
     def shared(self, optimizer: int) -> list[str]:
         """Return the parameters of which every rank has a replica; sharded parameters are left out."""
@@ -111,31 +109,20 @@ class RunJournals:
         return [name for name in about[0]["names"] if name in common - spread]
 
     @functools.cached_property
-    def rejoined(self) -> dict[int, list[Update]]:
-        """Updates of each optimizer whose step left other parameters on each rank, and that are equal at the next one.
+    def rejoined(self) -> dict[int, list[tuple[Update, Update]]]:
+        """Updates of each optimizer whose step left other parameters on each rank, with the next, where they are equal.
 
         The script has made them equal in between: by their mean, or by a copy of one rank's.
         """
-        found: dict[int, list[Update]] = {number: [] for number in self.optimizers}
+        found: dict[int, list[tuple[Update, Update]]] = {number: [] for number in self.optimizers}
         for update, later in itertools.pairwise(self.updates):
             names, befores = self.shared(update.optimizer), [step["before"] for step in later.steps]
             if later.optimizer != update.optimizer or not update.stepped or not all(befores):
                 continue
-            left = first_difference([after["parameters"] for after in update.stepped], names)
-            if left and not first_difference(befores, names):
-                found[update.optimizer].append(update)
+            differ = first_difference([after["parameters"] for after in update.stepped], names)
+            if differ and not first_difference(befores, names):
+                found[update.optimizer].append((update, later))
         return found
-
-    def copied_from(self, update: Update) -> int | None:
-        """Return the rank whose parameters all ranks have after an update of `rejoined`; None if no rank had them."""
-        (later,) = (
-            each for each in self.updates if (each.optimizer, each.number) == (update.optimizer, update.number + 1)
-        )
-        names = self.shared(update.optimizer)
-        tensor, _, _ = first_difference([after["parameters"] for after in update.stepped], names) or ("", 0, 0)
-        after = [each["parameters"][tensor] for each in update.stepped]
-        now = later.steps[0]["before"][tensor]
-        return after.index(now) if now in after else None
 
     @property
     def replicated(self) -> bool:
@@ -143,27 +130,39 @@ class RunJournals:
         return all(each["replicas"] == self.world for about in self.optimizers.values() for each in about)
 
 
+def _of_kind(ranks: Sequence[Sequence[Event]], kind: str) -> list[list[Event]]:
+    return [[event for event in events if event["kind"] == kind] for events in ranks]
+
+
 Events = tuple[Event, ...]
-Part = tuple[Events, Event, Events, Event | None]
 
 
-def _parts(events: Sequence[Event], optimizer: int) -> Iterator[Part]:
-    """Yield for each update the events before its step, the step, those inside it, and ``stepped``, if there is one.
+def _updates_of_rank(events: Events, optimizer: int) -> dict[int, list[tuple[Events, Event, Events, Event | None]]]:
+    """Return the updates of a rank, by how often it had entered `Join`.
 
-    What happens inside a step, as further evaluations of L-BFGS, is not before the next update.
+    An update is the events before its step, the step, those inside it, and ``stepped``, if there is one. What happens
+    inside a step, as further evaluations of L-BFGS, is not before the next update.
     """
+    updates: dict[int, list[tuple[Events, Event, Events, Event | None]]] = {}
     earlier: list[Event] = []
     inside: list[Event] = []
     step: Event | None = None
+    joined = 0
+
+    def end_update(step: Event, inside: Sequence[Event], stepped: Event | None) -> None:
+        nonlocal joined
+        joined += sum(event["kind"] == "join" for event in earlier)
+        updates.setdefault(joined, []).append((tuple(earlier), step, tuple(inside), stepped))
+
     for event in events:
         mine = event.get("optimizer") == optimizer
         if mine and event["kind"] == "step":
             if step is not None:
-                yield tuple(earlier), step, (), None
+                end_update(step, (), None)
                 earlier = inside
             step, inside = event, []
         elif mine and event["kind"] == "stepped" and step is not None:
-            yield tuple(earlier), step, tuple(inside), event
+            end_update(step, inside, event)
             earlier, step = [], None
         elif step is not None:
             inside.append(event)
@@ -172,17 +171,8 @@ def _parts(events: Sequence[Event], optimizer: int) -> Iterator[Part]:
         else:
             earlier.append(event)
     if step is not None:
-        yield tuple(earlier), step, tuple(inside), None
-
-
-def _by_join(parts: Iterable[Part]) -> dict[int, list[Part]]:
-    """Return the parts by how often the rank had entered `Join` before them."""
-    found: dict[int, list[Part]] = {}
-    joined = 0
-    for part in parts:
-        joined += sum(event["kind"] == "join" for event in part[0])
-        found.setdefault(joined, []).append(part)
-    return found
+        end_update(step, inside, None)
+    return updates
 
 
 def read_journals(folder: Path, world: int, ended: str = "") -> RunJournals:
@@ -190,7 +180,7 @@ def read_journals(folder: Path, world: int, ended: str = "") -> RunJournals:
     return RunJournals(tuple(tuple(read_journal(folder, rank)) for rank in range(world)), folder, ended)
 
 
-def first_deviating_rank(values: Sequence[T]) -> int | None:
+def first_deviating_rank(values: Sequence[Any]) -> int | None:
     """Return the first rank whose value is not the most frequent one, or None if all values are equal."""
     texts = [repr(value) for value in values]
     most = max(texts, key=texts.count)

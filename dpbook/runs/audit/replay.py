@@ -7,8 +7,9 @@ bound (`dpbook.replicas.gamma`). If they differ, each known mistake is applied t
 that yields the gradient of the step explains it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -16,11 +17,11 @@ import numpy as np
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.averaging import OWN_STEPS
 from dpbook.runs.audit.checks.means import DRAWN_WEIGHTS, drawn_weights, uneven
-from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
+from dpbook.runs.audit.findings import CheckResult, Finding, untested
 from dpbook.runs.audit.gradient_length import clipped_each, judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
-from dpbook.runs.audit.update_losses import by_line, line_of, parts_of_line
+from dpbook.runs.audit.update_losses import losses_of
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
 
 Bound: TypeAlias = Mapping[str, Array]
@@ -58,24 +59,22 @@ MEANS = "each rank's mean has the same weight, whatever the number of its terms"
 
 
 def explain_difference(
-    update: Update, gradients: ReplayGradients, rank: int, worst: tuple[str, float], *, mild: bool
+    run: RunJournals, update: Update, gradients: ReplayGradients, rank: int, worst: tuple[str, float]
 ) -> CheckResult | None:
     """Return the first known mistake that explains the gradient of a rank's step, or None.
 
-    It is a warning if the ranks' means are over different numbers of terms and that is ``mild``: the numbers differ a
-    little, or at the end of an epoch.
+    It is a warning if the ranks' means are over numbers of terms that differ a little, or at the end of an epoch.
     """
     name, error = worst
-    place = update.steps[rank]["place"]
     applied = gradients.of("applied", rank)
     for mistake, guess, guilty in _guesses(update, gradients, rank):
         near = {each: GUESS_TOLERANCE * (np.abs(array) + np.abs(array).max(initial=0)) for each, array in guess.items()}
         factor = scale(applied, guess)
         if factor > 0 and largest_violation(applied, guess, near, factor) is None:
-            status: Status = "WARN" if mild and mistake == MEANS else "FAIL"
-            return CheckResult(
-                status, f"{mistake}: relative error {error:.1e} in {name}", guilty, name, update.number, place
-            )
+            means = uneven(run, update)
+            mild = mistake == MEANS and means is not None and means.result.status == "WARN"
+            message, place = f"{mistake}: relative error {error:.1e} in {name}", update.steps[rank]["place"]
+            return CheckResult("WARN" if mild else "FAIL", message, guilty, name, update.number, place)
     return None
 
 
@@ -94,9 +93,8 @@ def unexplained(
         return untested(f"DDP's communication hook {hooks[0]} changes the gradients that it sends: {message}")
     after, big = gradients.of("after", rank), gradients.big("weighted")
     if any(map(np.any, after.values())) and largest_violation(after, big, bound, scale(after, big)) is None:
-        return untested(
-            f"backward leaves the big batch's gradient, and the script changes it before the step: {message}"
-        )
+        reason = "backward leaves the big batch's gradient, and the script changes it before the step"
+        return untested(f"{reason}: {message}")
     message += ", and no mistake that was tried explains it: what the script does between backward and step does, or "
     message += "its own averaging"
     return CheckResult("WARN", message, rank, name, update.number, update.steps[rank]["place"])
@@ -109,32 +107,23 @@ def _guesses(update: Update, gradients: ReplayGradients, rank: int) -> Iterator[
     yield MEANS, _over_ranks(gradients, "plain"), rank
     yield "it contains only the last micro-batch", _over_ranks(gradients, "last"), rank
     if any(update.of("clip")):
-        clipped = _over_ranks(gradients, "plain", _clipped(update, gradients))
+        coefficients = []  # of `torch.nn.utils.clip_grad_norm_` on each rank
+        for each, clips in enumerate(update.of("clip")):
+            most = next((event["most"] for event in clips if event["most"]), np.inf)
+            norm = np.sqrt(sum(float(np.vdot(array, array)) for array in gradients.of("plain", each).values()))
+            coefficients.append(min(1.0, float(most / (norm + 1e-6))))
+        clipped = _over_ranks(gradients, "plain", coefficients)
         yield "each rank clipped its own gradient before they were averaged", clipped, rank
     for left_out in range(gradients.world) if gradients.world > 1 else ():
-        without = _over_ranks(gradients, "plain", lambda each, out=left_out: float(each != out))  # type: ignore[misc]
+        without = _over_ranks(gradients, "plain", [float(each != left_out) for each in range(gradients.world)])
         yield f"the gradient of rank {left_out} is missing from it", without, left_out
 
 
-def _over_ranks(
-    gradients: ReplayGradients, kind: str, weight: Callable[[int], float] = lambda rank: 1.0
-) -> dict[str, Array]:
+def _over_ranks(gradients: ReplayGradients, kind: str, weights: Sequence[float] = ()) -> dict[str, Array]:
+    """Return the weighted sum of the arrays of one kind."""
     arrays = [gradients.of(kind, rank) for rank in range(gradients.world)]
-    return {
-        name: np.sum([weight(rank) * of_rank[name] for rank, of_rank in enumerate(arrays)], axis=0)
-        for name in gradients.names
-    }
-
-
-def _clipped(update: Update, gradients: ReplayGradients) -> Callable[[int], float]:
-    """Return the factor by which each rank would clip its local gradient (`torch.nn.utils.clip_grad_norm_`)."""
-
-    def weight(rank: int) -> float:
-        most = next((event["most"] for event in update.of("clip")[rank] if event["most"]), np.inf)
-        norm = np.sqrt(sum(float(np.vdot(each, each)) for each in gradients.of("plain", rank).values()))
-        return min(1.0, float(most / (norm + 1e-6)))
-
-    return weight
+    pairs = list(zip(weights or [1.0] * gradients.world, arrays, strict=True))
+    return {name: np.sum([weight * of_rank[name] for weight, of_rank in pairs], axis=0) for name in gradients.names}
 
 
 NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"
@@ -150,7 +139,11 @@ def replay_findings(run: RunJournals, number: int) -> list[Finding]:
     updates = [update for update in run.updates if update.number == number]
     if not updates:
         return [Finding(NAME, CLAIM, untested(f"update {number} was not seen"), BOOK)]
-    whole = [update for update in updates if not _is_sharded(run, update)] or updates[:1]
+    # the optimizers inside a sharded one have different parameters on each rank
+    whole = [
+        update for update in updates if len({str(each["names"]) for each in run.optimizers[update.optimizer]}) == 1
+    ]
+    whole = whole or updates[:1]
     findings = []
     for update in whole:
         result, coupling = _replay(run, update), _coupling(update)
@@ -167,23 +160,16 @@ def _coupling(update: Update) -> str:
     """Return how a loss couples the examples of one rank alone, so that the big batch's is no sum over ranks; or ""."""
     if any(event.get("batch_norm") for events in update.of("forward") for event in events):
         return "batch normalization takes its statistics over each rank's own examples"
-    for events in update.of("backward"):
-        for event in events:
-            gathered = event.get("gathered")
-            if gathered and gathered["in_loss"]:
-                return "the loss compares a rank's examples with copies of the others' that have no gradient"
-            if gathered:
-                where = f"{gathered['place'][0]}:{gathered['place'][1]}" if gathered["place"] else "a call"
-                return f"{where} gathers without a gradient, and whether the loss uses it cannot be seen"
-            if event.get("coupled"):
-                return str(event["coupled"])
+    for event in chain.from_iterable(update.of("backward")):
+        gathered = event.get("gathered")
+        if gathered and gathered["in_loss"]:
+            return "the loss compares a rank's examples with copies of the others' that have no gradient"
+        if gathered:
+            where = f"{gathered['place'][0]}:{gathered['place'][1]}" if gathered["place"] else "a call"
+            return f"{where} gathers without a gradient, and whether the loss uses it cannot be seen"
+        if event.get("coupled"):
+            return str(event["coupled"])
     return ""
-
-
-def _is_sharded(run: RunJournals, update: Update) -> bool:
-    """Whether the ranks' optimizers have different parameters, as those inside a sharded optimizer do."""
-    of_ranks = run.optimizers[update.optimizer]
-    return any(each["names"] != of_ranks[0]["names"] for each in of_ranks)
 
 
 def _replay(run: RunJournals, update: Update) -> CheckResult:
@@ -196,10 +182,7 @@ def _replay(run: RunJournals, update: Update) -> CheckResult:
     if isinstance(gradients, str):
         return untested(gradients)
     unreadable = _unreadable(run, update)
-    if unreadable:
-        return untested(unreadable)
-    means = uneven(run, update)
-    return _verdict(run, update, gradients, mild=means is not None and means.result.status == "WARN")
+    return untested(unreadable) if unreadable else _judge(run, update, gradients)
 
 
 def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:
@@ -224,33 +207,28 @@ def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:
 def _unreadable(run: RunJournals, update: Update) -> str:
     """Return the reason why the big batch's loss is not known, or ""."""
     drawn = drawn_weights(run)
-    for of_line in by_line(update):
-        parts = parts_of_line(of_line)
-        if not parts:
+    for loss in losses_of(update):
+        if not loss.parts:
             return "what the loss is divided by cannot be read from its graph"
-        if line_of(of_line) in drawn:
+        if loss.line in drawn:
             return DRAWN_WEIGHTS
-        first = [part["divisor"] for part in parts[0]]
+        first = [part["divisor"] for part in loss.parts[0]]
         if not all(first):
             return "a loss is a mean over no term"
-        for other in parts[1:]:
+        for other in loss.parts[1:]:
             ratios = [part["divisor"] / divisor for part, divisor in zip(other, first, strict=True)]
             if max(ratios) - min(ratios) > 1e-6 * max(map(abs, ratios)):
                 return "the loss has several parts, whose numbers of terms differ from rank to rank each in its own way"
     return ""
 
 
-def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mild: bool) -> CheckResult:
-    big, sizes = gradients.big("weighted"), gradients.big("sizes")
-    backwards = sum(gradients.divisor(line)[1] for line in gradients.lines)
-    units = {
-        name: max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks) for name in gradients.names
-    }
-    if max(units.values()) * (backwards + EXTRA) >= 1:
+def _judge(run: RunJournals, update: Update, gradients: ReplayGradients) -> CheckResult:
+    big, sizes, backwards = gradients.big("weighted"), gradients.big("sizes"), gradients.backwards
+    if max(gradients.units.values()) * (backwards + EXTRA) >= 1:
         return untested(f"after {backwards} sums in so few bits rounding may explain anything")
+    bound = {name: 2 * gamma(backwards + EXTRA, unit) * sizes[name] for name, unit in gradients.units.items()}
     for rank in range(gradients.world):
         applied, clipping = gradients.of("applied", rank), ""
-        bound = {name: 2 * gamma(backwards + EXTRA, units[name]) * sizes[name] for name in gradients.names}
         factor = scale(applied, big)
         worst = largest_violation(applied, big, bound, factor)
         clips = update.of("clip")[rank]
@@ -263,30 +241,24 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
                 applied, clipping, factor = longer, in_words, scale(longer, big)
                 worst = largest_violation(applied, big, bound, factor) and worst
         if worst is not None:
-            known = explain_difference(update, gradients, rank, worst, mild=mild)
+            known = explain_difference(run, update, gradients, rank, worst)
             return known or unexplained(run, update, gradients, rank, worst, bound)
-    if not any(gradients.of("applied", 0)[name].any() for name in gradients.names):
+    if not any(each.any() for each in gradients.of("applied", 0).values()):
         return untested("the gradient is zero")
-    agreement = _agreement(applied, big, bound, factor, units)
+    agreement = _agreement(applied, big, bound, factor, gradients.units)
     if clipping:
         agreement += f"; {clipping}"
     return judge_length(run, update, gradients, factor, agreement, before_clipping=bool(clipping))
 
 
 def _agreement(
-    applied: Mapping[str, Array],
-    big: Mapping[str, Array],
-    bound: Bound,
-    factor: float,
-    units: Mapping[str, float],
+    applied: Mapping[str, Array], big: Mapping[str, Array], bound: Bound, factor: float, units: Mapping[str, float]
 ) -> str:
     """Return the difference of two gradients in words: relative to the bound, and in ulps."""
-    results = {
-        name: compare(
-            values.ravel(), (factor * big[name]).astype(values.dtype).ravel(), abs(factor) * bound[name].ravel()
-        )
-        for name, values in applied.items()
-    }
+    results = {}
+    for name, values in applied.items():
+        expected = (factor * big[name]).astype(values.dtype)
+        results[name] = compare(values.ravel(), expected.ravel(), abs(factor) * bound[name].ravel())
     size = max(float(np.max(np.abs(values), initial=0)) for values in applied.values()) or 1.0
     error = max(result.max_error for result in results.values()) / size
     limit = abs(factor) * max(float(np.max(each, initial=0)) for each in bound.values()) / size

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -39,6 +40,16 @@ class ReplayGradients:
         """Number of ranks."""
         return len(self.ranks)
 
+    @cached_property
+    def units(self) -> dict[str, float]:
+        """Unit roundoff of each parameter's gradient, the largest of all ranks."""
+        return {name: max(float(arrays[array_key("unit", name)]) for arrays in self.ranks) for name in self.names}
+
+    @property
+    def backwards(self) -> int:
+        """Number of backwards of all ranks."""
+        return sum(self.divisor(line)[1] for line in self.lines)
+
     def divisor(self, line: str) -> tuple[float, int]:
         """Return the mean divisor of the losses of a line, over ranks and micro-batches, and the number of losses."""
         prefix = array_key("divisors", "", line)
@@ -63,19 +74,17 @@ class ReplayGradients:
 
 
 def load(path: Path) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {each: archive[each] for each in archive.files}
+    with np.load(path) as archive:
+        return dict(archive)
 
 
 def join_shards(ranks: Sequence[dict[str, Array]]) -> tuple[dict[str, Array], ...]:
     """Replace sharded gradients by the whole ones on every rank; drop those whose shards do not fit together."""
     for name in [each.split("|", 2)[2] for each in ranks[0] if each.startswith("shard|")]:
-        places = [arrays.get(array_key("shard", name)) for arrays in ranks]
-        parts = [arrays.pop(array_key("applied", name), None) for arrays in ranks]
-        if all(place is not None and int(place) >= 0 for place in places) and all(part is not None for part in parts):
-            whole = np.concatenate(
-                [part for part in parts if part is not None], axis=int(ranks[0][array_key("shard", name)])
-            )
+        dimensions = [int(arrays.get(array_key("shard", name), -1)) for arrays in ranks]
+        parts = [part for arrays in ranks if (part := arrays.pop(array_key("applied", name), None)) is not None]
+        if min(dimensions) >= 0 and len(parts) == len(ranks):
+            whole = np.concatenate(parts, axis=dimensions[0])
             if whole.shape == ranks[0][array_key("plain", name)].shape:
                 for arrays in ranks:
                     arrays[array_key("applied", name)] = whole

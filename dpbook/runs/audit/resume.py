@@ -7,7 +7,7 @@ DDP adds in another order after a restart, because its buckets follow the order 
 therefore compared within a tolerance.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,33 +25,20 @@ END_TOLERANCE = 1e-5
 """Relative difference at the end: another order of additions stays far below it, a lost state exceeds it by far."""
 
 
-@dataclass(frozen=True)
 class ResumedRun:
-    """An uninterrupted run and a resumed one.
+    """An uninterrupted run, and one that resumed after update ``after`` of it.
 
     Attributes:
-        whole: the uninterrupted run.
-        resumed: the run that resumed from a checkpoint.
-        after: update of ``whole`` after which ``resumed`` continues.
+        pairs: updates that should be the same, of the whole run and of the resumed run, by optimizer and number.
+        first_updates: the first pair of each optimizer.
     """
 
-    whole: RunJournals
-    resumed: RunJournals
-    after: int
-
-    @property
-    def pairs(self) -> Iterator[tuple[Update, Update]]:
-        """Updates that should be the same, of the whole run and of the resumed run, by optimizer and number."""
-        whole = {(update.optimizer, update.number): update for update in self.whole.updates}
-        for update in self.resumed.updates:
-            other = whole.get((update.optimizer, update.number + self.after))
-            if other is not None:
-                yield other, update
-
-    @property
-    def first_updates(self) -> Iterator[tuple[Update, Update]]:
-        """The first pair of each optimizer."""
-        return (pair for pair in self.pairs if pair[1].number == 1)
+    def __init__(self, whole: RunJournals, resumed: RunJournals, after: int) -> None:
+        self.whole, self.resumed, self.after = whole, resumed, after
+        self.by_number = {(update.optimizer, update.number): update for update in whole.updates}
+        known = [(self.by_number.get((each.optimizer, each.number + after)), each) for each in resumed.updates]
+        self.pairs = [(other, update) for other, update in known if other is not None]
+        self.first_updates = [pair for pair in self.pairs if pair[1].number == 1]
 
 
 def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
@@ -60,59 +47,46 @@ def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
     if not resumed.updates or not whole.updates:
         return [Finding("resume", claim, untested("one of the runs made no update"), BOOK)]
     after = _resumed_update(whole, resumed)
-    if after is None:
-        message = "the parameters before its first update match no update of the run without a break"
+    if not after:
+        message = "the resumed run starts from the beginning"
+        if after is None:
+            message = "the parameters before its first update match no update of the run without a break"
         result = CheckResult("FAIL", message, place=resumed.updates[0].steps[0]["place"])
         return [Finding("resume", claim, result, BOOK)]
-    if after == 0:
-        result = CheckResult(
-            "FAIL", "the resumed run starts from the beginning", place=resumed.updates[0].steps[0]["place"]
-        )
-        return [Finding("resume", claim, result, BOOK)]
     both = ResumedRun(whole, resumed, after)
-    parts = Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)
-    if not any(both.pairs):
+    findings = [Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)]
+    if not both.pairs:
         reason = f"the run without a break ended after its update {after}; give that run its own options with --whole"
         claims = {"optimizer": OPTIMIZER, **{aspect.name: aspect.claim for aspect in ASPECTS[:3]}, "end": END}
-        return [parts, *(Finding(f"resume {name}", text, untested(reason), BOOK) for name, text in claims.items())]
+        findings += [Finding(f"resume {name}", text, untested(reason), BOOK) for name, text in claims.items()]
+        return findings
     results = (
         ("optimizer", OPTIMIZER, _optimizer(both)),
-        *((aspect.name, aspect.claim, aspect.compared(both)) for aspect in ASPECTS),
+        *((aspect.name, aspect.claim, _compared(aspect, both)) for aspect in ASPECTS),
         ("end", END, _end(both)),
     )
-    findings = [
-        parts,
-        *(Finding(f"resume {name}", claim, result, BOOK) for name, claim, result in results if result is not None),
-    ]
+    findings += [Finding(f"resume {name}", claim, result, BOOK) for name, claim, result in results if result]
     names = tuple(finding.name for finding in findings)
     return link_causes(findings, {"resume end": names[:-1]})
 
 
 def _resumed_update(whole: RunJournals, resumed: RunJournals) -> int | None:
     """Return the update of the whole run after which its parameters were those with which the resumed run begins."""
-    start = [update for update in resumed.updates if update.number == 1]
-    matches: set[int] | None = None
-    for update in start:
-        before = [step["before"] for step in update.steps]
-        same = {
-            other.number
-            for other in whole.updates
-            if other.optimizer == update.optimizer and [each["parameters"] for each in other.stepped] == before
-        }
-        first = next(
-            (other for other in whole.updates if (other.optimizer, other.number) == (update.optimizer, 1)), None
-        )
-        if first is not None and [step["before"] for step in first.steps] == before:
-            same.add(0)
-        matches = same if matches is None else matches & same
-    return max(matches) if matches else None
+    matches = []
+    for update in resumed.updates:
+        if update.number == 1:
+            before = [step["before"] for step in update.steps]
+            others = [other for other in whole.updates if other.optimizer == update.optimizer]
+            same = {each.number for each in others if [after["parameters"] for after in each.stepped] == before}
+            starts = [each for each in others if each.number == 1]
+            same |= {0 for each in starts if [step["before"] for step in each.steps] == before}
+            matches.append(same)
+    return max(set.intersection(*matches), default=None) if matches else None
 
 
 def _optimizer(both: ResumedRun) -> CheckResult | None:
     for _, update in both.first_updates:
-        saved = next(
-            each for each in both.whole.updates if (each.optimizer, each.number) == (update.optimizer, both.after)
-        )
+        saved = both.by_number[update.optimizer, both.after]
         for rank in range(both.resumed.world):
             there, here = saved.stepped[rank]["state"], update.steps[rank]["state_before"]
             if there and not here:
@@ -144,28 +118,25 @@ class Aspect:
     restored: str = "the same"
     always: bool = False
 
-    def compared(self, both: ResumedRun) -> CheckResult | None:
-        """Compare both runs; fail on the first rank where they differ. None if neither has this part."""
-        compared = False
-        for other, update in both.pairs if self.always else both.first_updates:
-            for rank in range(both.resumed.world):
-                there, here = self.take(other, rank), self.take(update, rank)
-                if there is None or here is None:
-                    continue
-                compared = True
-                if there != here:
-                    message = self.lost.format(there=there, here=here)
-                    return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
-        return passed(self.restored) if compared else None
+
+def _compared(aspect: Aspect, both: ResumedRun) -> CheckResult | None:
+    """Compare both runs; fail on the first rank where they differ. None if neither has this part."""
+    compared = False
+    for other, update in both.pairs if aspect.always else both.first_updates:
+        for rank in range(both.resumed.world):
+            there, here = aspect.take(other, rank), aspect.take(update, rank)
+            if there is None or here is None:
+                continue
+            compared = True
+            if there != here:
+                message = aspect.lost.format(there=there, here=here)
+                return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
+    return passed(aspect.restored) if compared else None
 
 
 def _first(update: Update, rank: int, kind: str) -> Event:
     """Return a rank's first event of a kind before an update; an empty one if there is none."""
-    return next((event for event in update.before[rank] if event["kind"] == kind), {})
-
-
-def _rates(update: Update, rank: int) -> Any:
-    return update.steps[rank]["rates"] or None
+    return next(iter(update.of(kind)[rank]), {})
 
 
 def _random_state(update: Update, rank: int) -> Any:
@@ -173,13 +144,9 @@ def _random_state(update: Update, rank: int) -> Any:
     return forward["random"] if forward.get("drawn") else None
 
 
-def _examples(update: Update, rank: int) -> list[Any] | None:
-    return [event["rows"] for event in update.before[rank] if event["kind"] == "forward"] or None
-
-
 ASPECTS = (
     Aspect(
-        "rates", "the learning rate continues", _rates,
+        "rates", "the learning rate continues", lambda update, rank: update.steps[rank]["rates"] or None,
         "the learning rates of its groups are {here} where they were {there}: is the scheduler's state restored?",
         "the same in all updates", always=True,
     ),
@@ -188,7 +155,8 @@ ASPECTS = (
         "the random state differs, so dropout drops other units: each rank must save its own", "the same on every rank",
     ),
     Aspect(
-        "examples", "the data continue where they stopped", _examples,
+        "examples", "the data continue where they stopped",
+        lambda update, rank: [event["rows"] for event in update.of("forward")[rank]] or None,
         "the resumed run reads other examples: its position in the epoch or the order was not restored",
     ),
     Aspect(
@@ -217,23 +185,21 @@ def _end(both: ResumedRun) -> CheckResult | None:
 
 
 def _end_difference(both: ResumedRun, update: Update) -> CheckResult:
-    assert both.whole.folder is not None
-    assert both.resumed.folder is not None
-    here, there = (
-        both.resumed.folder / FINAL_PARAMETERS.format(0, update.optimizer),
-        both.whole.folder / FINAL_PARAMETERS.format(0, update.optimizer),
-    )
-    if not here.exists() or not there.exists():
+    paths = []
+    for run in (both.resumed, both.whole):
+        assert run.folder is not None
+        paths.append(run.folder / FINAL_PARAMETERS.format(0, update.optimizer))
+    if not all(path.exists() for path in paths):
         return untested("the bits differ, but the runs ended at different updates")
-    ours, theirs = load(here), load(there)
-    errors = {name: _relative(ours[name], theirs[name]) for name in ours if name in theirs}
+    ours, theirs = map(load, paths)
+    errors = {
+        name: float(np.linalg.norm(ours[name] - theirs[name]) / (np.linalg.norm(theirs[name]) or 1.0))
+        for name in ours
+        if name in theirs
+    }
     name = max(errors, key=errors.__getitem__)
     if errors[name] <= END_TOLERANCE:
         message = f"relative difference {errors[name]:.1e} ({name}), as from another order of additions"
         return passed(f"{message}; the bits differ from update {both.after + update.number} on")
     message = f"relative difference {errors[name]:.1e}, larger than rounding explains"
     return CheckResult("FAIL", message, 0, name, both.after + update.number)
-
-
-def _relative(one: Any, other: Any) -> float:
-    return float(np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0))

@@ -24,8 +24,7 @@ class UpdateTimes:
 
     Attributes:
         other: time outside of the other parts: data, logging, anything between two micro-batches.
-        forwards: time of forward, for each micro-batch.
-        backwards: time of backward, until its last gradient is ready, for each micro-batch.
+        forwards, backwards: time for each micro-batch; a backward ends when its last gradient is ready.
         gaps: for each gradient of the last backward, in order of readiness: its number and the time since the previous.
         after: time from the last sum of gradients to the end of the update: the wrapper's copies and the optimizer.
         period: time of the whole update, including the time spent waiting for sums, which is in no other field.
@@ -72,11 +71,17 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
     if not gaps:
         return None
     end = event["marks"][-1][1]
-    early = any(event["synced"][:-1])
     calls = [(name, place) for kind, _, _, name, _, place in event["spans"] if kind == "call"]
-    own_calls = sum(place is not None and name in place[2] for name, place in calls)
     return UpdateTimes(
-        other, tuple(forwards), tuple(backwards), gaps, after + end - last, end, early, event["emulated"], own_calls
+        other,
+        tuple(forwards),
+        tuple(backwards),
+        gaps,
+        after=after + end - last,
+        period=end,
+        early=any(event["synced"][:-1]),
+        emulated=event["emulated"],
+        own_calls=sum(place is not None and name in place[2] for name, place in calls),
     )
 
 
@@ -88,14 +93,8 @@ SPREAD_RATIO = 1.25
 """Ratio of the third quartile of updates to the first above which a note reports that they differ."""
 
 
-def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Sequence[int]) -> Iterator[str]:
-    """Yield the caveats of a forecast.
-
-    Args:
-        model: event ``model`` of the journal.
-        updates: updates that count.
-        order: numbers of the gradients, in order of readiness.
-    """
+def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes]) -> Iterator[str]:
+    """Yield the caveats of a forecast from the event ``model`` of the journal and the updates that count."""
     if len({tuple(number for number, _ in one.gaps) for one in updates}) > 1:
         yield "gradients do not become ready in the same order in every update; that of the last one counts"
     other = statistics.median(one.other / one.alone for one in updates)
@@ -106,7 +105,8 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
     if len(times) >= 4 and long > SPREAD_RATIO * short:
         half = f"{milliseconds(short)} to {milliseconds(long)}"
         yield f"updates differ: half of them take {half}; medians are forecast, and --updates 100 makes them steadier"
-    if missing := [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in set(order)]:
+    with_gradient = {number for number, _ in updates[-1].gaps}
+    if missing := [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in with_gradient]:
         yield f"no gradient for {listed(missing, 3)}: left out, though DDP sends them"
     if model["world"] == 1:
         yield "each rank is taken to have a batch as large as this process has: a script that divides it needs --nproc"
@@ -120,12 +120,10 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
         yield f"left out: {plural(calls, 'collective')} of an update that the script calls itself"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
-    typical = statistics.median(one.alone for one in updates)
+    typical = statistics.median(times)
     if model["device"] == "cpu" and typical < SHORT_SECONDS:
-        yield (
-            f"an update of {milliseconds(typical)} is mostly the host's own work, which no price has: the forecast is "
-            "too low, by up to a half in what was tried"
-        )
+        reason = f"an update of {milliseconds(typical)} is mostly the host's own work, which no price has"
+        yield f"{reason}: the forecast is too low, by up to a half in what was tried"
 
 
 WARMUP_UPDATES = 3
@@ -203,6 +201,11 @@ class MeasuredStep:
         """Seconds of the whole update without communication."""
         return self.other + self.forward + self.backward + self.after
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part of the update, by its name."""
+        return {"forward": self.forward, "backward": self.backward, "optimizer": self.after, "other": self.other}
+
 
 def read_step(journals: Sequence[Sequence[Mapping[str, Any]]]) -> MeasuredStep:
     """Return the measured step from the journals of all ranks. Raises `NoForecast`.
@@ -213,7 +216,13 @@ def read_step(journals: Sequence[Sequence[Mapping[str, Any]]]) -> MeasuredStep:
     model = next((event for event in reversed(journals[0]) if event["kind"] == "model"), None)
     if model is None:
         raise NoForecast("no update of an optimizer was seen: is it one of torch.optim, and does the script train?")
-    _check_model(model)
+    if model["sharded"]:
+        raise NoForecast(
+            "its parameters are sharded (fully_shard, DTensor), so that no gradient is seen when it is ready: forecast "
+            "the plain model, with --stages 3"
+        )
+    if {tensor["dtype"] for tensor in model["tensors"]} - {"float64", "float32", "float16", "bfloat16"}:
+        raise NoForecast("the script trains tensors whose dtype is not a floating-point type of 2, 4 or 8 bytes")
     ranks = [
         [time_update(e, len(journals)) for e in events if e["kind"] == "update" and e["detailed"]]
         for events in journals
@@ -221,46 +230,27 @@ def read_step(journals: Sequence[Sequence[Mapping[str, Any]]]) -> MeasuredStep:
     by_update = [[one for one in of_ranks if one is not None] for of_ranks in zip(*ranks, strict=False)]
     counted = [of_ranks for of_ranks in by_update[WARMUP_UPDATES:] if of_ranks]
     free = [max(of_ranks, key=lambda one: one.alone) for of_ranks in counted if not of_ranks[0].emulated]
-    emulated = [statistics.mean(one.period for one in of_ranks) for of_ranks in counted if of_ranks[0].emulated]
     if not free:
         raise NoForecast(
             f"the script made {len(by_update)} updates; the first {WARMUP_UPDATES} do not count, and one more is needed"
         )
-    order = _order(free, [one for of_ranks in counted for one in of_ranks])
-    by_ddp = model["wrapped"] and not model["own_hook"]
-    return _medians(model, free, order, emulated if by_ddp else [])
-
-
-def _check_model(model: Mapping[str, Any]) -> None:
-    if model["sharded"]:
-        raise NoForecast(
-            "its parameters are sharded (fully_shard, DTensor), so that no gradient is seen when it is ready: forecast "
-            "the plain model, with --stages 3"
-        )
-    if len({tensor["dtype"] for tensor in model["tensors"]} - {"float64", "float32", "float16", "bfloat16"}):
-        raise NoForecast("the script trains tensors whose dtype is not a floating-point type of 2, 4 or 8 bytes")
-
-
-def _order(updates: Sequence[UpdateTimes], all_updates: Sequence[UpdateTimes]) -> list[int]:
-    """Return the gradients in the order in which they became ready in the last update.
-
-    ``all_updates`` has those over an emulated link too: all must make the same gradients.
-    """
-    gradients = {frozenset(number for number, _ in one.gaps) for one in all_updates}
-    if len(gradients) > 1:
+    if len({frozenset(number for number, _ in one.gaps) for of_ranks in counted for one in of_ranks}) > 1:
         raise NoForecast(
             "its updates differ in which gradients they make (optimizers that step in turn, each after a backward of "
             "its own, or parts that are used now and then); that is not modelled"
         )
-    return [number for number, _ in updates[-1].gaps]
+    emulated = [statistics.mean(one.period for one in of_ranks) for of_ranks in counted if of_ranks[0].emulated]
+    by_ddp = model["wrapped"] and not model["own_hook"]
+    return _medians(model, free, emulated if by_ddp else [])
 
 
-def _medians(
-    model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Sequence[int], emulated: Sequence[float]
-) -> MeasuredStep:
+def _medians(model: Mapping[str, Any], updates: Sequence[UpdateTimes], emulated: Sequence[float]) -> MeasuredStep:
+    """Return the step; its gradients have the order in which they became ready in the last of the updates."""
+
     def middle(value: Callable[[UpdateTimes], float]) -> float:
         return statistics.median(map(value, updates))
 
+    order = [number for number, _ in updates[-1].gaps]
     micro_batches = round(middle(lambda one: len(one.forwards)))
     forward = middle(lambda one: sum(one.forwards) / len(one.forwards))
     backward = middle(lambda one: one.backwards[-1])
@@ -288,7 +278,7 @@ def _medians(
         frozen=model["frozen"],
         emulated_seconds=statistics.median(emulated) if emulated else None,
         waited=middle(lambda one: one.period - one.alone),
-        notes=tuple(notes(model, updates, order)),
+        notes=tuple(notes(model, updates)),
     )
 
 

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from dpbook.collectives import AlphaBeta, Link, Topology, closed_forms, fit
 from dpbook.core import InvalidArgument, aligned, check_int, in_binary, milliseconds, plural
@@ -202,31 +203,23 @@ def check_forecast(measured: MeasuredStep, link: Connection) -> ForecastCheck:
     Raises `NoForecast` if no update over the link was measured.
     """
     if measured.emulated_seconds is None:
-        raise NoForecast(
-            "nothing to compare with: the script must make some updates with torch's DDP and no hook of its own"
-        )
+        reason = "the script must make some updates with torch's DDP and no hook of its own"
+        raise NoForecast(f"nothing to compare with: {reason}")
     step = simulate_buckets(measured, link.price(measured.world), *bucket_limits(measured))
-    return ForecastCheck(
-        link.name,
-        measured.world,
-        measured.other + step.duration,
-        measured.emulated_seconds,
-        step.exposed(),
-        measured.waited,
-    )
+    seconds = measured.other + step.duration
+    return ForecastCheck(link.name, measured.world, seconds, measured.emulated_seconds, step.exposed(), measured.waited)
 
 
 def _row(whole: MeasuredStep, link: Connection, world: int, stage: int) -> ForecastRow:
-    measured = whole.on(world)
+    measured, price = whole.on(world), link.price(world)
     if stage:
         cap = as_it_is = None
         step = _sharded(measured, link, world, stage)
     else:
-        current = step = simulate_buckets(measured, link.price(world), *bucket_limits(measured))
-        cap, as_it_is = 0, measured.other + current.duration
-        best = sweep_caps(measured, link.price(world))
-        good = largest_good_cap(best)
-        other = simulate_buckets(measured, link.price(world), good, good)
+        step = simulate_buckets(measured, price, *bucket_limits(measured))
+        cap, as_it_is = 0, measured.other + step.duration
+        good = largest_good_cap(sweep_caps(measured, price))
+        other = simulate_buckets(measured, price, good, good)
         if as_it_is > EQUIVALENT_RATIO * (measured.other + other.duration):
             cap, step = good, other
     seconds = measured.other + step.duration
@@ -256,7 +249,7 @@ def simulate_buckets(measured: MeasuredStep, price: Price, cap: int, first: int,
 def sweep_caps(measured: MeasuredStep, price: Price, contention: float = 1.0) -> CapSweep:
     """Sweep the caps up to the first one that puts all gradients into one bucket."""
     total = sum(tensor.nbytes for tensor in tensors_of(measured.layers))
-    caps = CAPS[: sum(cap < total for cap in CAPS) + 1]
+    caps = CAPS[: bisect_left(CAPS, total) + 1]
     return best_cap(
         measured.layers, price, caps, accumulation=measured.accumulation, no_sync=measured.no_sync,
         optimizer=measured.after, contention=contention,
@@ -274,34 +267,34 @@ def _sharded(measured: MeasuredStep, link: Connection, world: int, stage: int) -
 
 def _units(measured: MeasuredStep) -> Iterator[Unit]:
     """Yield the root, the units without trained parameters, and the other units, with their frozen parameters."""
-    inside: dict[str, int] = {}
+
+    def home(name: str) -> str:
+        """Return the innermost unit that contains a parameter."""
+        return max((unit for unit in measured.units if name.startswith(f"{unit}.")), key=len, default=ROOT)
+
+    frozen: Counter[str] = Counter()
     for name, number in (measured.frozen or {}).items():
-        home = _home(measured.units, name)
-        inside[home] = inside.get(home, 0) + number
-    trained = [
-        unit for unit in measured.units if any(_home(measured.units, layer.name) == unit for layer in measured.layers)
-    ]
-    partly = {name: number for name, number in inside.items() if name in (ROOT, *trained)}
+        frozen[home(name)] += number
+    homes = {home(layer.name) for layer in measured.layers}
+    trained = [unit for unit in measured.units if unit in homes]
+    partly = {name: number for name, number in frozen.items() if name in (ROOT, *trained)}
     units = units_of(measured.layers, trained, frozen=partly)
     yield from (unit for unit in units if unit.name == ROOT)
-    yield from (Unit(name, 0.0, 0.0, number, number) for name, number in inside.items() if name not in partly)
+    yield from (Unit(name, 0.0, 0.0, number, number) for name, number in frozen.items() if name not in partly)
     yield from (unit for unit in units if unit.name != ROOT)
-
-
-def _home(units: Sequence[str], name: str) -> str:
-    """Return the innermost unit that contains a parameter."""
-    return max((unit for unit in units if name.startswith(f"{unit}.")), key=len, default=ROOT)
 
 
 FORMAT = 1
 """Version of the JSON form."""
+HIDDEN_SHARE = 0.05
+"""Share of a step below which a link exposes too little for a check to say anything about it."""
 Table = list[tuple[str, ...]]
 
 
 def summary(measured: MeasuredStep) -> str:
     """Return the measured step in one line."""
-    parts = [f"{name} {milliseconds(seconds)}" for name, seconds in _parts(measured).items()]
-    nbytes = in_binary(sum(tensor.nbytes for layer in measured.layers for tensor in layer.tensors))
+    parts = [f"{name} {milliseconds(seconds)}" for name, seconds in measured.parts.items()]
+    nbytes = in_binary(sum(tensor.nbytes for tensor in tensors_of(measured.layers)))
     micro = f" in {measured.accumulation} micro-batches" if measured.accumulation > 1 else ""
     micro += ", which the script divides among its ranks" if measured.divided else ""
     on = "one process" if measured.world == 1 else f"{measured.world} processes"
@@ -309,15 +302,6 @@ def summary(measured: MeasuredStep) -> str:
         f"from {plural(measured.updates, 'update')} on {on}: {', '.join(parts)}{micro}; "
         f"{plural(len(measured.layers), 'tensor')}, {nbytes}, ready order recorded"
     )
-
-
-def _parts(measured: MeasuredStep) -> dict[str, float]:
-    return {
-        "forward": measured.forward,
-        "backward": measured.backward,
-        "optimizer": measured.after,
-        "other": measured.other,
-    }
 
 
 def format_forecast(measured: MeasuredStep, rows: Sequence[ForecastRow]) -> str:
@@ -332,7 +316,8 @@ def format_forecast(measured: MeasuredStep, rows: Sequence[ForecastRow]) -> str:
         stage = [str(row.stage)] if sharded else []
         figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
         table.append((row.link, str(row.world), *stage, *figures))
-    return "\n".join([summary(measured), *aligned(table, 3), *_as_notes([*measured.notes, *_row_notes(rows)])])
+    notes = [f"note: {note}" for note in (*measured.notes, *_row_notes(rows))]
+    return "\n".join([summary(measured), *aligned(table, 3), *notes])
 
 
 def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
@@ -342,41 +327,26 @@ def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
         miss = f"{abs(row.miss):.1%} too {'low' if row.miss < 0 else 'high'}"
         times = [milliseconds(seconds) for seconds in (row.forecast, row.measured, row.exposed, row.waited)]
         table.append((row.link, str(row.world), *times[:2], miss, *times[2:]))
-    heads = [line for measured, _ in runs for line in (summary(measured), *_as_notes(measured.notes))]
-    hidden = [row for _, row in runs if row.exposed < max(row.waited, HIDDEN_SHARE * row.forecast)]
-    return "\n".join([*dict.fromkeys(heads), *aligned(table, 3), *_as_notes(map(_hidden_note, hidden))])
-
-
-HIDDEN_SHARE = 0.05
-"""Share of a step below which a link exposes too little for a check to say anything about it."""
-
-
-def _hidden_note(row: ForecastCheck) -> str:
-    return (
-        f"{row.link} on {row.world} ranks exposes {milliseconds(row.exposed)} of {milliseconds(row.forecast)}, so this "
-        "checks the computation and not the link: take a slower one, such as --link 500Mb/s+500us"
-    )
+    heads = [line for step, _ in runs for line in (summary(step), *(f"note: {note}" for note in step.notes))]
+    notes = [
+        f"note: {row.link} on {row.world} ranks exposes {milliseconds(row.exposed)} of {milliseconds(row.forecast)}, "
+        "so this checks the computation and not the link: take a slower one, such as --link 500Mb/s+500us"
+        for _, row in runs
+        if row.exposed < max(row.waited, HIDDEN_SHARE * row.forecast)
+    ]
+    return "\n".join([*dict.fromkeys(heads), *aligned(table, 3), *notes])
 
 
 def as_json(steps: Sequence[MeasuredStep], rows: Sequence[ForecastRow | ForecastCheck]) -> str:
     """Return measured steps and forecasts as JSON, for programs, in seconds and bytes."""
     plain_steps = [
         {"updates": one.updates, "world": one.world, "accumulation": one.accumulation, "alone": one.alone,
-         "divided": one.divided, **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
+         "divided": one.divided, **one.parts, "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
         for one in steps
     ]  # fmt: skip
+    plain_rows = [asdict(row) | ({"miss": row.miss} if isinstance(row, ForecastCheck) else {}) for row in rows]
     notes = _row_notes([row for row in rows if isinstance(row, ForecastRow)])
-    return json.dumps(
-        {"format": FORMAT, "measured": plain_steps, "rows": [_plain(row) for row in rows], "notes": notes}, indent=1
-    )
-
-
-def _plain(row: ForecastRow | ForecastCheck) -> dict[str, Any]:
-    return asdict(row) | ({"miss": row.miss} if isinstance(row, ForecastCheck) else {})
-
-
-def _as_notes(notes: Iterable[str]) -> list[str]:
-    return [f"note: {note}" for note in notes]
+    return json.dumps({"format": FORMAT, "measured": plain_steps, "rows": plain_rows, "notes": notes}, indent=1)
 
 
 def _row_notes(rows: Sequence[ForecastRow]) -> list[str]:

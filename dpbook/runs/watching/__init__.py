@@ -30,8 +30,6 @@ from dpbook.runs.watching.journal import (
     BUFFERS,
     JOURNAL,
     MOMENTS_FORMAT,
-    Recorder,
-    RecordingOptions,
     number_of_journals,
     read_journal,
     read_lines,
@@ -49,9 +47,6 @@ from dpbook.runs.watching.update_parts import (
 from dpbook.runs.watching.watched_launch import with_hooks
 
 if TYPE_CHECKING:
-    from dpbook.runs.watching.hooks import averages, owners, syncs
     from dpbook.runs.watching.installation import recording, stop_watching
 
-__getattr__ = lazy_exports(
-    __name__, averages="hooks", owners="hooks", recording="installation", stop_watching="installation", syncs="hooks"
-)
+__getattr__ = lazy_exports(__name__, recording="installation", stop_watching="installation")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sized
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -97,18 +97,29 @@ def _sampler(loader: Any) -> Any:
     return loader.sampler if type(loader.batch_sampler) in (BatchSampler, type(None)) else loader.batch_sampler
 
 
+SAMPLED_INDICES = 256
+"""Indices of a subset whose hashes are kept, the smallest ones."""
+
+
 def _about(loader: Any) -> dict[str, Any]:
     sampler = _sampler(loader)
-    return {
+    divides_examples = hasattr(sampler, "num_replicas") and not hasattr(sampler, "batch_size")
+    about = {
         "batches": _length(loader),
         "sampler": type(sampler).__name__,
         "shuffle": getattr(sampler, "shuffle", None),
         "epoch": getattr(sampler, "epoch", None),
         "replicas": getattr(sampler, "num_replicas", None),
         "examples": _length(loader.dataset),
-        "share": _share(sampler),
-        **_part(loader.dataset),
+        "share": _length(sampler) if divides_examples else None,
+        "part": None,
+        "part_sample": None,
     }
+    if isinstance(loader.dataset, Subset):
+        indices = list(loader.dataset.indices)
+        hashes = sorted(int(index) * 2654435761 % 2**32 for index in indices)
+        about |= {"part": short([repr(indices).encode()])[0], "part_sample": hashes[:SAMPLED_INDICES]}
+    return about
 
 
 def _length(sized: Any) -> int | None:
@@ -116,25 +127,6 @@ def _length(sized: Any) -> int | None:
         return len(sized) if isinstance(sized, Sized) else None
     except (TypeError, NotImplementedError):  # an iterable dataset has no length
         return None
-
-
-def _share(sampler: Any) -> int | None:
-    """Return how many examples a sampler gives this rank; None if it does not divide single examples among ranks."""
-    divides = hasattr(sampler, "num_replicas") and not hasattr(sampler, "batch_size")
-    return _length(sampler) if divides else None
-
-
-SAMPLED_INDICES = 256
-"""Indices of a subset whose hashes are kept, the smallest ones."""
-
-
-def _part(dataset: Any) -> dict[str, Any]:
-    """Return a hash of the indices of a subset, and the smallest hashes of single ones; None for another data set."""
-    if not isinstance(dataset, Subset):
-        return {"part": None, "part_sample": None}
-    indices = list(dataset.indices)
-    hashes = sorted(int(index) * 2654435761 % 2**32 for index in indices)
-    return {"part": short([repr(indices).encode()])[0], "part_sample": hashes[:SAMPLED_INDICES]}
 
 
 COLLECTIVES = (
@@ -191,10 +183,11 @@ class GatheredCopies:
 
 def _in_autograd_function() -> bool:
     codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    return any(code.co_name == "apply" and code.co_filename == _FUNCTION_FILE for code in codes)
+    return any(code.co_name == "apply" and code.co_filename == torch.autograd.function.__file__ for code in codes)
 
 
-_FUNCTION_FILE = torch.autograd.function.__file__
+Record: TypeAlias = Callable[[tuple[Any, ...], Any], None]
+"""Function that receives the arguments of a call and its result."""
 
 
 class Calls:
@@ -206,29 +199,29 @@ class Calls:
         self._scaled = False
         self._schedulers: dict[int, tuple[int, Any]] = {}  # by id; with itself, so that no id is used twice
         if recorder.options.timeout:
-            self._set_timeout(timedelta(seconds=recorder.options.timeout))
-        self._clipping()
-        self._scheduling()
-        self._scaling()
+            recorder.replace_everywhere((dist, distributed_c10d), "init_process_group", self._with_timeout)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            recorder.replace_everywhere((clip_grad, torch.nn.utils), name, self._recorded(self._note_clip))
+        recorder.replace(lr_scheduler.LRScheduler, "_initial_step", self._unrecorded())
+        for name in ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler"):
+            recorder.replace(getattr(lr_scheduler, name), "step", self._recorded(self._note_scheduler))
+        for name, record in (("scale", self._note_scaled), ("unscale_", self._unscaled), ("update", self._note_scaler)):
+            recorder.replace(torch.amp.GradScaler, name, self._recorded(record))
         for name in COLLECTIVES:
             if hasattr(dist, name):
-                self._collective(name)
-        recorder.replace(
-            Join, "__enter__", self._recorded(lambda arguments, result: recorder.note("join", place=place()))
-        )
+                record = functools.partial(self._note_collective, name)
+                recorder.replace_everywhere((dist, distributed_c10d), name, self._recorded(record))
+        recorder.replace(Join, "__enter__", self._recorded(lambda *call: recorder.note("join", place=place())))
 
     @contextmanager
     def _unrecorded(self) -> Iterator[None]:
-        """Leave out what the block calls."""
         before, self._inside = self._inside, True
         try:
             yield
         finally:
             self._inside = before
 
-    def _recorded(
-        self, record: Callable[[tuple[Any, ...], Any], None]
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _recorded(self, record: Record) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Return a decorator: after a call, ``record`` receives the arguments and the result."""
 
         def make(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,81 +240,63 @@ class Calls:
 
         return make
 
-    def _set_timeout(self, timeout: timedelta) -> None:
+    def _with_timeout(self, init: Callable[..., Any]) -> Callable[..., Any]:
         """Set the default timeout of process groups, so that a hanging script ends and its launch can diagnose it."""
+        timeout = timedelta(seconds=self._recorder.options.timeout)
 
-        def with_timeout(init: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(init)
-            def init_process_group(*args: Any, **kwargs: Any) -> Any:
-                arguments = inspect.signature(init).bind_partial(*args, **kwargs).arguments
-                return init(*args, **kwargs, **({} if arguments.get("timeout") is not None else {"timeout": timeout}))
+        @functools.wraps(init)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            arguments = inspect.signature(init).bind_partial(*args, **kwargs).arguments
+            return init(*args, **kwargs, **({} if arguments.get("timeout") is not None else {"timeout": timeout}))
 
-            return init_process_group
+        return init_process_group
 
-        self._recorder.replace_everywhere((dist, distributed_c10d), "init_process_group", with_timeout)
+    def _note_clip(self, arguments: tuple[Any, ...], norm: Any) -> None:
+        shared = hasattr(norm, "to_local")  # of sharded gradients: a DTensor, of which each rank has a part
+        value = None if shared or norm is None else float(norm)
+        most = next((float(each) for each in arguments[1:] if isinstance(each, int | float)), None)
+        self._recorder.note("clip", norm=value, most=most, scaled=self._scaled, place=place())
 
-    def _clipping(self) -> None:
-        def clipped(arguments: tuple[Any, ...], norm: Any) -> None:
-            shared = hasattr(norm, "to_local")  # of sharded gradients: a DTensor, of which each rank has a part
-            value = None if shared or norm is None else float(norm)
-            most = next((float(each) for each in arguments[1:] if isinstance(each, int | float)), None)
-            self._recorder.note("clip", norm=value, most=most, scaled=self._scaled, place=place())
+    def _note_scheduler(self, arguments: tuple[Any, ...], result: Any) -> None:
+        number, _ = self._schedulers.setdefault(id(arguments[0]), (len(self._schedulers), arguments[0]))
+        caller = sys._getframe(2).f_globals.get("__name__")  # Accelerate steps a scheduler once for each rank
+        self._recorder.note(
+            "scheduler",
+            scheduler=number,
+            name=type(arguments[0]).__name__,
+            of=id(getattr(arguments[0], "optimizer", None)),
+            by_accelerate=caller == "accelerate.scheduler",
+            place=place(),
+        )
 
-        for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._recorder.replace_everywhere((clip_grad, torch.nn.utils), name, self._recorded(clipped))
+    def _note_scaled(self, arguments: tuple[Any, ...], result: Any) -> None:
+        self._scaled = arguments[0].is_enabled() and arguments[0].get_scale() != 1
+        if arguments[0].is_enabled():
+            self._recorder.note("scaled", factor=arguments[0].get_scale())
 
-    def _scheduling(self) -> None:
-        def stepped(arguments: tuple[Any, ...], result: Any) -> None:
-            number, _ = self._schedulers.setdefault(id(arguments[0]), (len(self._schedulers), arguments[0]))
-            caller = sys._getframe(2).f_globals.get("__name__")  # Accelerate steps a scheduler once for each rank
-            self._recorder.note(
-                "scheduler",
-                scheduler=number,
-                name=type(arguments[0]).__name__,
-                of=id(getattr(arguments[0], "optimizer", None)),
-                by_accelerate=caller == "accelerate.scheduler",
-                place=place(),
-            )
+    def _unscaled(self, arguments: tuple[Any, ...], result: Any) -> None:
+        self._scaled = False
 
-        self._recorder.replace(lr_scheduler.LRScheduler, "_initial_step", self._unrecorded())
-        for name in ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler"):
-            self._recorder.replace(getattr(lr_scheduler, name), "step", self._recorded(stepped))
+    def _note_scaler(self, arguments: tuple[Any, ...], result: Any) -> None:
+        self._scaled = False
+        if arguments[0].is_enabled():
+            self._recorder.note("scaler", scale=arguments[0].get_scale(), place=place())
 
-    def _scaling(self) -> None:
-        def scaled(arguments: tuple[Any, ...], result: Any) -> None:
-            self._scaled = arguments[0].is_enabled() and arguments[0].get_scale() != 1
-            if arguments[0].is_enabled():
-                self._recorder.note("scaled", factor=arguments[0].get_scale())
-
-        def unscaled(arguments: tuple[Any, ...], result: Any) -> None:
-            self._scaled = False
-
-        def updated(arguments: tuple[Any, ...], result: Any) -> None:
-            self._scaled = False
-            if arguments[0].is_enabled():
-                self._recorder.note("scaler", scale=arguments[0].get_scale(), place=place())
-
-        for name, record in (("scale", scaled), ("unscale_", unscaled), ("update", updated)):
-            self._recorder.replace(torch.amp.GradScaler, name, self._recorded(record))
-
-    def _collective(self, name: str) -> None:
-        def called(arguments: tuple[Any, ...], result: Any) -> None:
-            group = next((each for each in arguments if isinstance(each, dist.ProcessGroup)), dist.group.WORLD)
-            if group is not dist.group.WORLD:
-                return
-            tensors = list(tensors_in(arguments))
-            first = tensors[-1 if name in ("all_gather", "gather") else 0] if tensors else None
-            self._recorder.collectives += name != "barrier"
-            self._recorder.note(
-                "collective",
-                name=name,
-                shape=None if first is None else list(first.shape),
-                dtype=None if first is None else str(first.dtype).removeprefix("torch."),
-                place=place(),
-            )
-            if name in ("all_gather", "all_gather_into_tensor") and result is None:
-                self._copies.add(arguments[0], arguments[1])
-            if name == "all_reduce":
-                self._copies.add_sum(arguments[0])
-
-        self._recorder.replace_everywhere((dist, distributed_c10d), name, self._recorded(called))
+    def _note_collective(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        group = next((each for each in arguments if isinstance(each, dist.ProcessGroup)), dist.group.WORLD)
+        if group is not dist.group.WORLD:
+            return
+        tensors = list(tensors_in(arguments))
+        first = tensors[-1 if name in ("all_gather", "gather") else 0] if tensors else None
+        self._recorder.collectives += name != "barrier"
+        self._recorder.note(
+            "collective",
+            name=name,
+            shape=None if first is None else list(first.shape),
+            dtype=None if first is None else str(first.dtype).removeprefix("torch."),
+            place=place(),
+        )
+        if name in ("all_gather", "all_gather_into_tensor") and result is None:
+            self._copies.add(arguments[0], arguments[1])
+        if name == "all_reduce":
+            self._copies.add_sum(arguments[0])

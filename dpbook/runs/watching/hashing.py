@@ -54,11 +54,8 @@ def _on_device(flat: torch.Tensor) -> int:
     words = flat[:whole].view(torch.int64).split(CHUNK) if whole else ()
     rest = flat[whole:].view(_INTEGERS[flat.element_size()]).to(torch.int64)
     weights = _weights_on(flat.device)
-    sums = torch.stack([(part * weights[: len(part)]).sum() for part in (rest, *words)])
-    total = 0
-    for number in sums.tolist():
-        total = total * _PRIME + number
-    return total
+    sums = torch.stack([(part * weights[: len(part)]).sum() for part in (rest, *words)]).tolist()
+    return functools.reduce(lambda total, number: total * _PRIME + number, sums, 0)
 
 
 @functools.cache
@@ -77,12 +74,12 @@ def rows(tensors: Iterable[torch.Tensor]) -> list[str]:
     batch = [local_part(each).detach() for each in tensors if each.dim() and each.layout == torch.strided and len(each)]
     if not batch:
         return []
-    length = len(batch[0])
-    parts = [_sampled(tensor) for tensor in batch if len(tensor) == length]
+    parts = [_sampled(tensor) for tensor in batch if len(tensor) == len(batch[0])]
     return short(b"".join(row) for row in zip(*parts, strict=True))
 
 
 def _sampled(tensor: torch.Tensor) -> list[bytes]:
+    """Return bytes of about `SAMPLED` elements of each example."""
     flat = tensor.reshape(len(tensor), tensor[:1].numel())
     flat = flat[:, :: max(1, flat.shape[1] // SAMPLED)].contiguous().cpu()
     if flat.is_complex():

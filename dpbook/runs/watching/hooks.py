@@ -123,29 +123,22 @@ class TrainingHooks:
                     return call(module, *args, **kwargs)
                 finally:
                     self._forward.wrapper = False
-            if id(module) in self._watched and self._is_outermost(module):
-                return self._watch_call(call, module, args, kwargs)
-            return call(module, *args, **kwargs)
+            outermost = not self.in_backward and not getattr(self._forward, "running", False)
+            watched = self._watched.get(id(module))
+            if watched is None or not outermost or not torch.is_grad_enabled() or watched() is not module:
+                return call(module, *args, **kwargs)
+            for listener in self._listeners:
+                listener.forward_begins(module, [args, kwargs])
+            self._forward.inner = id(getattr(module, "_orig_mod", None)) in self.wrappers  # compiled: not called
+            self._forward.running = True
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._forward.running = False
+                for listener in self._listeners:
+                    listener.forward_ends(module)
 
         return __call__
-
-    def _is_outermost(self, module: nn.Module) -> bool:
-        inside = self.in_backward or getattr(self._forward, "running", False)
-        return not inside and torch.is_grad_enabled() and self._watched[id(module)]() is module
-
-    def _watch_call(
-        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        for listener in self._listeners:
-            listener.forward_begins(module, [args, kwargs])
-        self._forward.inner = id(getattr(module, "_orig_mod", None)) in self.wrappers  # compiled: not called
-        self._forward.running = True
-        try:
-            return call(module, *args, **kwargs)
-        finally:
-            self._forward.running = False
-            for listener in self._listeners:
-                listener.forward_ends(module)
 
     def _wrap_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(backward)
@@ -166,21 +159,20 @@ class TrainingHooks:
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Call the listeners; a closure that computes the gradients inside the step is called before them."""
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        by_position = len(args) > 1
+        closure = args[1] if by_position else kwargs.get("closure")
         self._ready.discard(id(optimizer))
         if not callable(closure):
             self._gradients_are_ready(optimizer)
             return None
 
         @functools.wraps(closure)
-        def watched_closure(*arguments: Any, **options: Any) -> Any:
+        def watched(*arguments: Any, **options: Any) -> Any:
             result = closure(*arguments, **options)
             self._gradients_are_ready(optimizer)
             return result
 
-        if len(args) > 1:
-            return (args[0], watched_closure, *args[2:]), kwargs
-        return args, kwargs | {"closure": watched_closure}
+        return ((args[0], watched, *args[2:]), kwargs) if by_position else (args, kwargs | {"closure": watched})
 
     def _gradients_are_ready(self, optimizer: Optimizer) -> None:
         """Call the listeners once a step: an optimizer such as L-BFGS calls its closure several times."""
@@ -220,8 +212,8 @@ def owners(parameters: Sequence[torch.Tensor]) -> Owners:
     wanted = {id(parameter) for parameter in parameters}
     modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     holding = [each for each in modules if "_parameters" in vars(each) and wanted & _ids(each)]
-    wrappers = tuple(each for each in holding if is_wrapper(each))
-    bare = [each for each in holding if not is_wrapper(each)]
+    wrappers = tuple(each for each in holding if averages(each) or type(each).__name__ in FURTHER_WRAPPERS)
+    bare = [each for each in holding if not any(each is wrapper for wrapper in wrappers)]
     inside = {id(child) for each in bare for child in each.modules() if child is not each}
     roots = tuple(each for each in bare if id(each) not in inside)
     return Owners(roots, wrappers, _names(roots, parameters))
@@ -231,19 +223,14 @@ def _ids(module: nn.Module) -> set[int]:
     return {id(parameter) for parameter in module.parameters()}
 
 
-def is_wrapper(module: nn.Module) -> bool:
-    """Whether a module only changes how the module inside it runs."""
-    return isinstance(module, _averaging()) or type(module).__name__ in ("OptimizedModule", "DataParallel")
+FURTHER_WRAPPERS = ("OptimizedModule", "DataParallel")
+"""Classes that only change how the module inside them runs, beside those that average."""
 
 
-def _averaging() -> tuple[type, ...]:
+def averages(module: nn.Module) -> bool:
+    """Whether a module is a wrapper that averages gradients over ranks."""
     ours = sys.modules.get("dpbook.ddp.wrappers")
-    return (nn.parallel.DistributedDataParallel, *([ours.DDP] if ours else []))
-
-
-def averages(wrapper: nn.Module) -> bool:
-    """Whether the wrapper averages gradients over ranks."""
-    return isinstance(wrapper, _averaging())
+    return isinstance(module, (nn.parallel.DistributedDataParallel, *([ours.DDP] if ours else [])))
 
 
 def syncs(wrapper: nn.Module) -> bool:
@@ -251,12 +238,6 @@ def syncs(wrapper: nn.Module) -> bool:
     if isinstance(wrapper, nn.parallel.DistributedDataParallel):
         return bool(wrapper.require_backward_grad_sync)
     return bool(wrapper._reducer.enabled)
-
-
-def comm_hooks(wrapper: nn.Module) -> list[str]:
-    """Return the names of the communication hooks that a script has registered with torch's DDP."""
-    registered: Any = getattr(wrapper, "_comm_hooks", ())
-    return [getattr(hook, "__name__", type(hook).__name__) for hook, state in registered]
 
 
 def ddp_all_reduces(wrapper: nn.Module) -> dict[str, float] | None:
@@ -267,8 +248,8 @@ def ddp_all_reduces(wrapper: nn.Module) -> dict[str, float] | None:
     if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
         return None
     known: Any = wrapper._get_ddp_logging_data()
-    begun, backward = known.get("backward_comm_time_start", 0), known.get("backward_compute_time_start", 0)
-    took = known.get("backward_compute_time", 0)
+    times = ("backward_comm_time_start", "backward_compute_time_start", "backward_compute_time")
+    begun, backward, took = (known.get(time, 0) for time in times)
     if not begun or not backward or not took:
         return None
     return {"all_reduces": known["num_buckets_reduced"], "begun": min(1.0, max(0.0, (begun - backward) / took))}
@@ -286,12 +267,11 @@ def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> di
     taken: set[str] = set()
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     for module in sorted(roots, key=lambda each: min(places[known] for known in _ids(each) & places.keys())):
+        kind = type(module).__name__
         for name, parameter in module.named_parameters():
             if id(parameter) not in names:
-                kind = type(module).__name__
-                spellings = itertools.chain(
-                    [name, f"{kind}.{name}"], (f"{kind} {k}.{name}" for k in itertools.count(2))
-                )
+                numbered = (f"{kind} {k}.{name}" for k in itertools.count(2))
+                spellings = itertools.chain([name, f"{kind}.{name}"], numbered)
                 unique = next(each for each in spellings if each not in taken)
                 taken.add(unique)
                 names[id(parameter)] = unique

@@ -51,7 +51,7 @@ def stop_watching() -> None:
 
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
     """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
-    from dpbook.runs.watching.calls import Calls, GatheredCopies, Loaders
+    from dpbook.runs.watching.calls import Calls, GatheredCopies
     from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
     from dpbook.runs.watching.passes import PassRecorder
     from dpbook.runs.watching.updates import Updates
@@ -59,9 +59,9 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
     recorder = Recorder(folder, rank, RecordingOptions(**options))
     hooks = TrainingHooks(recorder)
     gradients, copies = LocalGradients(recorder.options.replay > 0), GatheredCopies(recorder)
-    recorder.on_close(gradients.forget_hooks)
+    recorder.on_close(gradients.stop)
     ShardedGradients(recorder, gradients)
-    PassRecorder(recorder, hooks, Loaders(recorder), gradients, copies)
+    PassRecorder(recorder, hooks, gradients, copies)
     Calls(recorder, copies)
     Updates(recorder, hooks, gradients, world)
     return recorder
@@ -69,15 +69,11 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
 
 def record_moments(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
     """Record what a forecast and a report need: the moments of each update. ``options``: see `MomentOptions`."""
-    from dpbook.runs.watching.step_spans import CommunicationSpans, StepSpans, watch_clipping
     from dpbook.runs.watching.update_marks import UpdateMarks
 
-    chosen, spans = MomentOptions(**options), StepSpans()
+    chosen = MomentOptions(**options)
     recorder = Recorder(folder, rank, RecordingOptions(chosen.updates))
-    hooks = TrainingHooks(recorder)
-    communication = CommunicationSpans(recorder, hooks, spans)
-    watch_clipping(recorder, spans)
-    UpdateMarks(recorder, hooks, spans, communication, world, chosen)
+    UpdateMarks(recorder, world, chosen)
     return recorder
 
 

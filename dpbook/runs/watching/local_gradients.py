@@ -26,27 +26,22 @@ from dpbook.runs.watching.loss_graph import Reduction
 
 
 @dataclass
-class LineSums:
-    """Sums over the backwards of one line for one parameter, in float64."""
-
-    weighted: torch.Tensor
-    sizes: torch.Tensor
-    divisors: float = 0.0
-    backwards: int = 0
-
-
-@dataclass
 class GradientSums:
-    """Sums for one parameter, in float64; ``backward`` is the number of the last backward."""
+    """Sums for one parameter.
 
-    plain: torch.Tensor
-    last: torch.Tensor
-    after: torch.Tensor | None = None
-    """In the dtype of the gradient."""
-    lines: dict[str, LineSums] = field(default_factory=dict)
+    Attributes:
+        arrays: by their kind and line, in float64; ``after`` is in the dtype of the gradient.
+        backward: number of the last backward.
+        unit: unit roundoff of the gradients.
+    """
+
+    arrays: dict[tuple[str, str], torch.Tensor] = field(default_factory=dict)
     backward: int = 0
     unit: float = 0.0
-    """Unit roundoff of the gradients."""
+
+    def add(self, kind: str, value: torch.Tensor, line: str = "") -> None:
+        """Add to a sum, which begins with zero."""
+        self.arrays[kind, line] = self.arrays.get((kind, line), 0) + value
 
 
 class LocalGradients:
@@ -65,8 +60,7 @@ class LocalGradients:
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
         """Record the parameters of an optimizer; sharded ones are recorded by `ShardedGradients`."""
         if self.enabled:
-            whole = [each for each in parameters if not is_sharded(each)]
-            self._parameters.update({id(each): each for each in whole})
+            self._parameters |= {id(each): each for each in parameters if not is_sharded(each)}
 
     def begin(self, losses: list[Reduction] | None, line: str) -> None:
         """Note that a backward of a loss with these divisors begins, on ``line`` of the script."""
@@ -81,58 +75,59 @@ class LocalGradients:
     def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor | None], None]:
         def hook(gradient: torch.Tensor | None) -> None:
             if gradient is not None:  # it is None for an output that the loss does not use, see `LocalGradientSums`
-                dense = gradient if gradient.layout == torch.strided else gradient.to_dense()
-                self.add(parameter, dense.detach().double(), gradient.dtype)
+                self.add(parameter, _dense(gradient).double(), gradient.dtype)
 
         return hook
 
     def add(self, parameter: torch.Tensor, gradient_sum: torch.Tensor, dtype: torch.dtype) -> None:
         """Add a gradient of ``parameter`` on this rank: ``gradient_sum`` is float64, computed in ``dtype``."""
         sums = self._sums.get(id(parameter))
-        if sums is None or _cleared(parameter, sums, self._number):
-            sums = self._sums[id(parameter)] = GradientSums(_zeros(parameter), _zeros(parameter))
-        line = sums.lines.setdefault(self._line, LineSums(_zeros(parameter), _zeros(parameter)))
-        line.weighted += gradient_sum * self._divisor
-        line.sizes += (gradient_sum * self._divisor).abs()
-        sums.plain += gradient_sum
+        if sums is None or self._is_cleared(parameter, sums):
+            sums = self._sums[id(parameter)] = GradientSums()
+        weighted = gradient_sum * self._divisor
+        sums.add("weighted", weighted, self._line)
+        sums.add("sizes", weighted.abs(), self._line)
+        sums.add("plain", gradient_sum)
         sums.unit = max(sums.unit, torch.finfo(dtype).eps / 2)
         if sums.backward == self._number:  # a re-entrant backward inside this one
-            sums.last += gradient_sum
+            sums.add("last", gradient_sum)
         else:
-            sums.last = gradient_sum.clone()
-            line.divisors += abs(self._divisor)
-            line.backwards += 1
-        sums.backward = self._number
+            sums.backward = self._number
+            sums.arrays["last", ""] = gradient_sum.clone()
+            sums.add("divisors", torch.tensor([abs(self._divisor), 1], dtype=torch.float64), self._line)
+
+    def _is_cleared(self, parameter: torch.Tensor, sums: GradientSums) -> bool:
+        """Whether the gradient was cleared since the last backward; never True for a sharded parameter."""
+        if hasattr(parameter, "to_local") or sums.backward == self._number:
+            return False
+        return parameter.grad is None or not bool(parameter.grad.any())
 
     def end(self) -> None:
         """Keep the gradients that the backward leaves."""
         for number, sums in self._sums.items() if self.enabled else ():
             gradient = self._parameters[number].grad if number in self._parameters else None
-            sums.after = None if gradient is None else gradient.detach().clone()
+            sums.arrays.pop(("after", ""), None)
+            if gradient is not None:
+                sums.arrays["after", ""] = gradient.detach().clone()
 
     def save(self, folder: Path, rank: int, optimizer: int, named: Mapping[str, torch.Tensor]) -> None:
         """Save the sums and the gradients of the optimizer's step, by the parameters' names."""
         arrays: dict[str, np.ndarray] = {}
         for name, parameter in named.items():
-            if parameter.grad is None:
+            sums = self._sums.get(id(parameter))
+            if parameter.grad is None or (is_sharded(parameter) and sums is None):
                 continue
             if is_sharded(parameter):
-                if id(parameter) not in self._sums:
-                    continue
-                arrays[array_key("shard", name)] = np.array(_dimension(parameter))
-            sums = self._sums.get(id(parameter)) or GradientSums(
-                _zeros(parameter), _zeros(parameter)
-            )  # only other ranks use it
+                placements = parameter.placements
+                along_one = len(placements) == 1 and placements[0].is_shard()
+                arrays[array_key("shard", name)] = np.array(placements[0].dim if along_one else -1)
+            if sums is None:  # only other ranks use it
+                sums = GradientSums()
+                sums.arrays = dict.fromkeys((("plain", ""), ("last", "")), torch.zeros(parameter.shape).double())
             arrays[array_key("applied", name)] = _to_numpy(parameter.grad)
             arrays[array_key("unit", name)] = np.array(max(sums.unit, torch.finfo(parameter.grad.dtype).eps / 2))
-            arrays[array_key("plain", name)] = sums.plain.cpu().numpy()
-            arrays[array_key("last", name)] = sums.last.cpu().numpy()
-            if sums.after is not None:
-                arrays[array_key("after", name)] = _to_numpy(sums.after)
-            for text, line in sums.lines.items():
-                arrays[array_key("weighted", name, text)] = line.weighted.cpu().numpy()
-                arrays[array_key("sizes", name, text)] = line.sizes.cpu().numpy()
-                arrays[array_key("divisors", name, text)] = np.array([line.divisors, line.backwards])
+            for (kind, line), values in sums.arrays.items():
+                arrays[array_key(kind, name, line)] = _to_numpy(values)
         np.savez(folder / REPLAY_ARRAYS.format(rank, optimizer), **arrays)  # type: ignore[arg-type]  # any name is valid
 
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -144,40 +139,21 @@ class LocalGradients:
     def stop(self) -> None:
         """Remove the hooks and drop all sums."""
         self.enabled = False
-        self.forget_hooks()
-        self._sums.clear()
-
-    def forget_hooks(self) -> None:
-        """Remove the hooks."""
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
+        self._sums.clear()
 
 
-def _zeros(parameter: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.detach() if gradient.layout == torch.strided else gradient.detach().to_dense()
 
 
 def _to_numpy(gradient: torch.Tensor) -> np.ndarray:
     """Return a gradient as float64 if it has that dtype, else as float32, which is exact for all smaller dtypes."""
-    dense = local_part(gradient).detach()
-    dense = dense if dense.layout == torch.strided else dense.to_dense()
-    exact = torch.float64 if dense.dtype == torch.float64 else torch.float32
-    array: np.ndarray = dense.to(exact).cpu().numpy()
+    dense = _dense(local_part(gradient))
+    array: np.ndarray = dense.to(torch.float64 if dense.dtype == torch.float64 else torch.float32).cpu().numpy()
     return array
-
-
-def _dimension(parameter: torch.Tensor) -> int:
-    """Return the dimension along which a parameter is sharded, or -1 if it is not sharded along a single one."""
-    placements = parameter.placements
-    return int(placements[0].dim) if len(placements) == 1 and placements[0].is_shard() else -1
-
-
-def _cleared(parameter: torch.Tensor, sums: GradientSums, number: int) -> bool:
-    """Whether the gradient was cleared since the last backward; never True for a sharded parameter."""
-    if hasattr(parameter, "to_local"):
-        return False
-    return sums.backward != number and (parameter.grad is None or not bool(parameter.grad.any()))
 
 
 class ShardedGradients:
@@ -194,8 +170,13 @@ class ShardedGradients:
             if not self._gradients.enabled:
                 return post_backward(group, *args)
             parameters = {id(each): each for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
-            for each in parameters.values():
-                self._add(each)
+            for number, each in parameters.items():
+                gradient = each._unsharded_param.grad
+                if gradient is not None:
+                    total = gradient.detach().double()
+                    added = total - self._waiting.get(number, 0)
+                    self._gradients.add(each.sharded_param, added, gradient.dtype)
+                    self._waiting[number] = total
             result = post_backward(group, *args)
             for number, each in parameters.items():  # a gradient that was scattered or offloaded is not accumulated
                 if each._unsharded_param.grad is None:
@@ -203,11 +184,3 @@ class ShardedGradients:
             return result
 
         return watch_group
-
-    def _add(self, sharded: Any) -> None:
-        gradient = sharded._unsharded_param.grad
-        if gradient is not None:
-            total = gradient.detach().double()
-            before = self._waiting.get(id(sharded))
-            self._gradients.add(sharded.sharded_param, total if before is None else total - before, gradient.dtype)
-            self._waiting[id(sharded)] = total

@@ -1,6 +1,6 @@
 """Forwards and backwards of the script in its journal: random state, examples, losses, the wrapper's flags."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -30,15 +30,10 @@ class PassRecorder(TrainingListener):
     """Records every forward in training mode and every backward."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        hooks: TrainingHooks,
-        loaders: Loaders,
-        gradients: LocalGradients,
-        copies: GatheredCopies,
+        self, recorder: Recorder, hooks: TrainingHooks, gradients: LocalGradients, copies: GatheredCopies
     ) -> None:
-        self._recorder, self._hooks, self._loaders, self._gradients = recorder, hooks, loaders, gradients
-        self._copies = copies
+        self._recorder, self._hooks, self._gradients, self._copies = recorder, hooks, gradients, copies
+        self._loaders = Loaders(recorder)
         self._begun: dict[str, Any] | None = None
         self._batch = self._backwards = 0
         self._modules: WeakSet[nn.Module] = WeakSet()
@@ -54,9 +49,24 @@ class PassRecorder(TrainingListener):
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         """Read the state in which the forward begins."""
         self._begun = None
-        if self._recorder.active and module.training:
-            with self._recorder.watching():
-                self._begun = self._state(module, arguments)
+        if not self._recorder.active or not module.training:
+            return
+        with self._recorder.watching():
+            tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
+            finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
+            self._begun = {
+                "random": random_state(_device(module)),
+                "loader": self._loaders.current.get("loader"),
+                "object": self._loaders.current.get("object"),
+                "rows": rows(tensors),
+                "part": _part_of_storage(tensors),
+                "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
+                "sync": self._hooks.sync(),
+                "finite": finite,
+                "batch_norm": any(map(_normalizes_batch, module.modules())),
+                "module": id(module),
+                "place": place(),
+            }
 
     def forward_ends(self, module: nn.Module) -> None:
         """Write the forward to the journal."""
@@ -68,23 +78,6 @@ class PassRecorder(TrainingListener):
                 self._batch, self._backwards = len(state["rows"]), 0
                 self._forward = state
                 self._modules.add(module)
-
-    def _state(self, module: nn.Module, arguments: list[Any]) -> dict[str, Any]:
-        tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
-        finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
-        return {
-            "random": random_state(_device(module)),
-            "loader": self._loaders.current.get("loader"),
-            "object": self._loaders.current.get("object"),
-            "rows": rows(tensors),
-            "part": _part_of_storage(tensors),
-            "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
-            "sync": self._hooks.sync(),
-            "finite": finite,
-            "batch_norm": any(map(_normalizes_batch, module.modules())),
-            "module": id(module),
-            "place": place(),
-        }
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the backward to the journal, with the divisor of its loss."""
@@ -99,22 +92,20 @@ class PassRecorder(TrainingListener):
 
     def _note_backward(self, roots: list[torch.Tensor], grad_tensors: Any) -> None:
         plain = len(roots) == 1 and roots[0].numel() == 1 and grad_tensors is None
-        reductions_of_loss = reductions(roots[0]) if plain else None
-        value = float(roots[0].detach()) if plain else None
-        losses = None if reductions_of_loss is None else [asdict(each) for each in reductions_of_loss]
+        losses = reductions(roots[0]) if plain else None
         source, sync = place(), self._hooks.sync()
         if self._begun is not None:  # inside the forward, as in a Lightning module that calls manual_backward
             self._begun["sync"] = sync
         nth, self._backwards = self._backwards, self._backwards + 1
         line = f"{source[0]}:{source[1]}" if source else ""
-        if reductions_of_loss and not nth:
-            line = self._line_of_loss(line, reductions_of_loss)
+        if losses and not nth:
+            line = self._line_of_loss(line, losses)
         line = f"{line} {nth}" if nth else line
-        self._gradients.begin(reductions_of_loss, line)
+        self._gradients.begin(losses, line)
         self._recorder.note(
             "backward",
-            losses=losses,
-            value=value,
+            losses=None if losses is None else [asdict(each) for each in losses],
+            value=float(roots[0].detach()) if plain else None,
             sync=sync,
             line=line,
             cleared=all(map(_has_no_gradient, self._modules)),
@@ -137,8 +128,8 @@ class PassRecorder(TrainingListener):
         """
         self._losses_of_update += 1
         storage, offset = self._forward["part"] or (0, 0)
-        offsets = self._parts.setdefault(storage, set()) | {offset}
-        self._parts[storage] = offsets
+        offsets = self._parts.setdefault(storage, set())
+        offsets.add(offset)
         loader, module, sync = (self._forward[name] for name in ("object", "module", "sync"))
         loss = (loader, module, *((each.node, each.mean) for each in losses))
         first, synced = self._losses.setdefault(loss, (line, sync))
@@ -151,17 +142,16 @@ class PassRecorder(TrainingListener):
 
 def _part_of_storage(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
     """Return the storage of a forward's first input and where it begins there; None if it is no slice of a batch."""
-    for tensor in tensors[:1]:
-        if type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.is_contiguous():
-            storage = tensor.untyped_storage()
-            if storage.nbytes() > tensor.nbytes:
-                return storage.data_ptr(), tensor.storage_offset()
+    first: Any = next(iter(tensors), None)
+    if type(first) is torch.Tensor and first.layout == torch.strided and first.is_contiguous():
+        storage = first.untyped_storage()
+        if storage.nbytes() > first.nbytes:
+            return storage.data_ptr(), first.storage_offset()
     return None
 
 
 def _device(module: nn.Module) -> torch.device:
-    parameters: Iterable[torch.Tensor] = module.parameters()
-    return next((each.device for each in parameters), torch.device("cpu"))
+    return next((each.device for each in module.parameters()), torch.device("cpu"))
 
 
 def _has_no_gradient(module: nn.Module) -> bool:

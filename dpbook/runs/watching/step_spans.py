@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -160,13 +159,16 @@ class CommunicationSpans:
         """Forget calls under way, for none of which a wait has been seen in their update."""
         self._under_way.clear()
 
-    def _ignored(self) -> bool:
-        return self._inside or not self._spans.active or not _in_training_thread()
+    def _is_ignored(self) -> bool:
+        if torch.compiler.is_compiling() or self._inside or not self._spans.active:
+            return True
+        thread = threading.current_thread()  # Python has not started the threads in which autograd runs backward
+        return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
 
     def _watch_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._ignored():
+            if self._is_ignored():
                 return call(*args, **kwargs)
             tensors = list(tensors_in((args, kwargs)))
             nbytes = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
@@ -192,26 +194,21 @@ class CommunicationSpans:
             return
         span.ended = None
         for handle in handles:
-            self._watch_handle(type(handle))
+            owner = next(each for each in type(handle).__mro__ if "wait" in vars(each))
+            if owner not in self._waitable:
+                self._waitable.add(owner)
+                self._recorder.replace(owner, "wait", functools.partial(self._watch_wait, "wait"))
             self._under_way[id(handle)] = span
         if self._spans.device.type == "cpu" and not isinstance(result, list):
             with suppress(RuntimeError):  # a message has no future, and has ended when it was waited for
                 future = result if hasattr(result, "then") else result.get_future()
                 future.then(lambda done: self._spans.close(span))
 
-    def _watch_handle(self, handle: type) -> None:
-        """Record the waits of a class of handles, from the first one on."""
-        owner = next(each for each in handle.__mro__ if "wait" in vars(each))
-        if owner not in self._waitable:
-            self._waitable.add(owner)
-            self._recorder.replace(owner, "wait", functools.partial(self._watch_wait, "wait"))
-
     def _watch_wait(self, name: str, wait: Callable[..., Any], *, on_cpu: bool = True) -> Callable[..., Any]:
         @functools.wraps(wait)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._ignored() or not self._spans.on_training_stream:
-                return wait(*args, **kwargs)
-            if self._spans.device.type == "cpu" and not on_cpu:
+            without_stream = self._spans.device.type == "cpu" and not on_cpu
+            if self._is_ignored() or without_stream or not self._spans.on_training_stream:
                 return wait(*args, **kwargs)
             self._inside = True
             try:
@@ -240,15 +237,3 @@ class CommunicationSpans:
                 self._spans.close(span)
             self._inside = False
         return work
-
-
-def watch_clipping(recorder: Recorder, spans: StepSpans) -> None:
-    """Count the clipping of gradients as the optimizer's."""
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        recorder.replace_everywhere((clip_grad, torch.nn.utils), name, spans.during("optimizer"))
-
-
-def _in_training_thread() -> bool:
-    """Return True in the main thread, and in those in which autograd runs backward, which Python has not started."""
-    thread = threading.current_thread()
-    return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)

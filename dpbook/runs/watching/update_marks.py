@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
 from torch.optim.optimizer import Optimizer
 
 from dpbook.collectives import Link
@@ -31,21 +32,18 @@ def units(root: nn.Module) -> list[str]:
     They are the members of the outermost `ModuleList` and `Sequential` modules, or else the children of ``root``.
     Modules without parameters are left out.
     """
-    return list(_members(root, "")) or [name for name, child in root.named_children() if _has_parameters(child)]
 
+    def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+        return [(name, child) for name, child in module.named_children() if any(True for _ in child.parameters())]
 
-def _members(module: nn.Module, prefix: str) -> Iterator[str]:
-    for name, child in module.named_children():
-        if not _has_parameters(child):
-            continue
-        if isinstance(module, nn.ModuleList | nn.Sequential):
-            yield prefix + name
-        else:
-            yield from _members(child, f"{prefix}{name}.")
+    def members(module: nn.Module, prefix: str) -> Iterator[str]:
+        for name, child in children(module):
+            if isinstance(module, nn.ModuleList | nn.Sequential):
+                yield prefix + name
+            else:
+                yield from members(child, f"{prefix}{name}.")
 
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
+    return list(members(root, "")) or [name for name, _ in children(root)]
 
 
 # The annotations must not be deferred: torch compares those of a communication hook with its own types.
@@ -97,29 +95,19 @@ class BucketHooks:
 
 @dataclass
 class UpdateRecord:
-    """Update of a rank before its moments are written.
+    """Update of a rank before its moments are written; the package's docstring lists the fields.
 
-    Attributes:
-        marks: kinds and moments, as the package's docstring lists them.
-        synced: for each backward, whether a wrapper averages its gradients.
-        models: ids of the modules that were called.
-        stepped: numbers of the optimizers that stepped.
-        examples, tokens: of the inputs of its forwards on this rank; tokens are 0 where inputs are no token ids.
-        detailed: whether every gradient has a mark, and not the last one of a backward alone.
-        n_spans, loaded: spans until the last step, and examples that loaders gave until then.
-        number: updates before this one.
-        begun: end of the update before, or the creation of the first optimizer.
-        workers: workers of the loader; None without a loader.
-        own_hook: whether the script's own hook sums the gradients, so that the arrival of a sum is not seen.
+    ``begun`` is the end of the update before, or the creation of the first optimizer; ``n_spans`` and ``loaded`` are
+    those until the last step. Where inputs are no token ids, ``tokens`` is 0.
     """
 
+    detailed: bool = True
     marks: list[tuple[str | int, DeviceMoment]] = field(default_factory=list)
     synced: list[bool] = field(default_factory=list)
     models: set[int] = field(default_factory=set)
     stepped: list[int] = field(default_factory=list)
     examples: int = 0
     tokens: int = 0
-    detailed: bool = True
     n_spans: int = 0
     loaded: int = 0
     number: int = 0
@@ -167,20 +155,16 @@ class UpdateMarks(TrainingListener):
     every 2,000, and so on.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        hooks: TrainingHooks,
-        spans: StepSpans,
-        communication: CommunicationSpans,
-        world: int,
-        options: MomentOptions,
-    ) -> None:
-        self._recorder, self._hooks, self._spans = recorder, hooks, spans
-        self._communication, self._loader = communication, LoaderSpans(recorder, spans)
-        self._buckets = BucketHooks(hooks, communication, Link(*options.link) if options.link else None)
+    def __init__(self, recorder: Recorder, world: int, options: MomentOptions) -> None:
+        self._recorder, self._hooks, self._spans = recorder, TrainingHooks(recorder), StepSpans()
+        self._communication = CommunicationSpans(recorder, self._hooks, self._spans)
+        self._loader = LoaderSpans(recorder, self._spans)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):  # counted as the optimizer's
+            recorder.replace_everywhere((clip_grad, nn.utils), name, self._spans.during("optimizer"))
+        link = Link(*options.link) if options.link else None
+        self._buckets = BucketHooks(self._hooks, self._communication, link)
         self._world, self._check, self._sampled = world, options.check, options.sampled
-        self._numbers: dict[int, int] = {}
+        self._known: set[int] = set()  # ids of the parameters in `_tensors`
         self._tensors: list[dict[str, Any]] = []
         self._roots: list[nn.Module] = []
         self._optimizers: dict[int, int] = {}
@@ -194,7 +178,7 @@ class UpdateMarks(TrainingListener):
         self._pending: deque[UpdateRecord] = deque()
         self._described = 0
         recorder.on_close(self._finish)
-        hooks.add(self)
+        self._hooks.add(self)
 
     def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
         """Mark the moment at which each of its gradients is ready, from now on."""
@@ -202,11 +186,11 @@ class UpdateMarks(TrainingListener):
         self._optimizer_names.append(type(optimizer).__name__)
         self._roots += [root for root in owners.roots if not any(root is known for known in self._roots)]
         for parameter in parameters:
-            if parameter.requires_grad and id(parameter) not in self._numbers:
-                number = self._numbers[id(parameter)] = len(self._tensors)
-                self._tensors.append(asdict(specification(owners.names[id(parameter)], parameter)))
-                ready = functools.partial(self._ready, number)
+            if parameter.requires_grad and id(parameter) not in self._known:
+                ready = functools.partial(self._ready, len(self._tensors))
                 self._recorder.on_close(parameter.register_post_accumulate_grad_hook(ready).remove)
+                self._tensors.append(asdict(specification(owners.names[id(parameter)], parameter)))
+                self._known.add(id(parameter))
         if self._previous_end is None and parameters:
             self._spans.device = parameters[0].device
             self._spans.note_stream()
@@ -234,7 +218,6 @@ class UpdateMarks(TrainingListener):
                 self._record.tokens += first.numel() if first.dtype in TOKEN_DTYPES and first.dim() == 2 else 0
 
     def forward_ends(self, module: nn.Module) -> None:
-        """Mark it."""
         self._spans.close(self._open.pop("forward", None))
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
@@ -246,7 +229,6 @@ class UpdateMarks(TrainingListener):
             self._ready_gradients = 0
 
     def backward_ends(self) -> None:
-        """Mark it."""
         if self._tensors:
             span = self._open.pop("backward", None)
             self._spans.close(span)
@@ -255,7 +237,6 @@ class UpdateMarks(TrainingListener):
                 self._expected_gradients = self._ready_gradients
 
     def step_begins(self, optimizer: Optimizer) -> None:
-        """Begin the span of its step."""
         self._steps.append(self._spans.open("optimizer"))
 
     def step_ends(self, optimizer: Optimizer) -> None:

@@ -15,7 +15,7 @@ shortest is exposed communication.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ class UpdateOnRank:
     forward: Intervals
     backward: Intervals
     optimizer: Intervals
-    waits: NDArray[np.float64]
+    waits: Intervals
     calls: tuple[Call, ...]
     examples: int
     tokens: int
@@ -80,13 +80,12 @@ class UpdateOnRank:
     @cached_property
     def computation(self) -> Intervals:
         """Moments of forward and backward in which nothing is waited for."""
-        passes = union(np.concatenate([self.forward, self.backward]))
-        return difference(difference(passes, self.loader), self.blocked)
+        return reduce(difference, [self.loader, self.blocked], union(np.concatenate([self.forward, self.backward])))
 
     @cached_property
     def updating(self) -> Intervals:
         """Moments of the optimizer in which nothing is waited for."""
-        return difference(difference(difference(self.optimizer, self.loader), self.blocked), self.computation)
+        return reduce(difference, [self.loader, self.blocked, self.computation], self.optimizer)
 
     @property
     def hidden(self) -> float:
@@ -141,9 +140,12 @@ def read_update(event: Event, world: int) -> UpdateOnRank:
     loads = [name for kind, _, _, name, *_ in spans if kind == "loader"]
     sets = {kind: union(_of_kind(spans, kind)) for kind in ("loader", "forward", "backward", "optimizer")}
     averaged = [one for one in micro_batches(event) if one.synced and world > 1]
-    seen = [] if event["own_hook"] else spans
-    arrivals = [wait for wait in (_wait_for_sums(one, seen) for one in averaged) if wait is not None]
-    waits = [*_of_kind(spans, "wait").tolist(), *arrivals]
+    sums = [] if event["own_hook"] else [(begun, ended) for kind, begun, ended, *_ in spans if kind == "call"]
+    waits = _of_kind(spans, "wait").tolist()
+    for one in averaged:  # from the last gradient until the last sum; until the end if no arrival is known
+        arrived = max((ended for begun, ended in sums if one.begun <= begun <= one.returned), default=one.returned)
+        if one.last_ready < (end_of_wait := min(one.returned, arrived)):
+            waits.append([one.last_ready, end_of_wait])
     within = [(one.begun, one.returned) for one in averaged]
     calls = [
         Call(name, nbytes, begun, ended, tuple(place) if place else None, any(a <= begun <= b for a, b in within))
@@ -157,15 +159,8 @@ def read_update(event: Event, world: int) -> UpdateOnRank:
     )  # fmt: skip
 
 
-def _of_kind(spans: Iterable[Sequence[Any]], kind: str) -> NDArray[np.float64]:
+def _of_kind(spans: Iterable[Sequence[Any]], kind: str) -> Intervals:
     return np.array([span[1:3] for span in spans if span[0] == kind], dtype=float).reshape(-1, 2)
-
-
-def _wait_for_sums(one: MicroBatch, spans: Sequence[Sequence[Any]]) -> list[float] | None:
-    """Return the time from the last gradient until the last sum has arrived; until the end if no arrival is known."""
-    arrived = [ended for kind, at, ended, *_ in spans if kind == "call" and one.begun <= at <= one.returned]
-    end = min(one.returned, max(arrived)) if arrived else one.returned
-    return [one.last_ready, end] if end > one.last_ready else None
 
 
 def _one_after_another(intervals: Sequence[Sequence[float]]) -> NDArray[np.float64]:
@@ -222,19 +217,18 @@ def rounds(events: Sequence[Event]) -> int:
     A script with one optimizer has 1. One whose two optimizers step in turn, each after a backward of its own, has 2.
     """
     stepped = [tuple(sorted(event["stepped"])) for event in events]
-    numbers = [event["number"] for event in events]
     for period in range(1, 1 + len(events) // 2):
         pairs = [
             (stepped[k], stepped[k + period])
             for k in range(len(events) - period)
-            if numbers[k + period] == numbers[k] + period
+            if events[k + period]["number"] == events[k]["number"] + period
         ]
         if pairs and all(first == second for first, second in pairs):
             return period
     return 0
 
 
-def joined(events: Sequence[Event]) -> dict[str, Any]:
+def _joined(events: Sequence[Event]) -> dict[str, Any]:
     """Return consecutive updates as one."""
     marks: list[Any] = [("begun", 0.0)]
     spans: list[Any] = []
@@ -243,11 +237,15 @@ def joined(events: Sequence[Event]) -> dict[str, Any]:
         marks += [(kind, offset + at) for kind, at in event["marks"] if kind != "begun"]
         spans += [(kind, offset + begun, offset + ended, *more) for kind, begun, ended, *more in event["spans"]]
         offset = marks[-1][1]
-    sums = {name: sum(event[name] for event in events) for name in ("examples", "tokens", "loaded")}
-    together = {"synced": [each for event in events for each in event["synced"]]}
-    together["stepped"] = sorted({each for event in events for each in event["stepped"]})
-    models = max(event["models"] for event in events)
-    return {**events[0], **together, **sums, "marks": marks, "spans": spans, "models": models}
+    return {
+        **events[0],
+        **{name: sum(event[name] for event in events) for name in ("examples", "tokens", "loaded")},
+        "marks": marks,
+        "spans": spans,
+        "synced": [each for event in events for each in event["synced"]],
+        "stepped": sorted({each for event in events for each in event["stepped"]}),
+        "models": max(event["models"] for event in events),
+    }
 
 
 def in_rounds(events: Sequence[Event], period: int) -> list[dict[str, Any]]:
@@ -257,4 +255,4 @@ def in_rounds(events: Sequence[Event], period: int) -> list[dict[str, Any]]:
         by_round.setdefault(event["number"] // period, []).append(event)
     complete = [group for group in by_round.values() if len(group) == period]
     assert all(b["number"] == a["number"] + 1 for group in complete for a, b in pairwise(group))
-    return [joined(group) for group in complete]
+    return [_joined(group) for group in complete]

@@ -1,7 +1,9 @@
 """Hooks on optimizers: hashes of the gradients before a step, and of the parameters and state after it."""
 
+import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,6 @@ from dpbook.runs.watching.hooks import (
     TrainingHooks,
     TrainingListener,
     averages,
-    comm_hooks,
     ddp_all_reduces,
     parameters_of,
     replicas_of,
@@ -41,17 +42,14 @@ class LocalGradientSums:
         known = {id(each) for each in self._hooked}
         for parameter in parameters:
             if parameter.requires_grad and not is_sharded(parameter) and id(parameter) not in known:
-                self._recorder.on_close(parameter.register_hook(self._hook(id(parameter))).remove)
+                add = functools.partial(self._add, id(parameter))
+                self._recorder.on_close(parameter.register_hook(add).remove)
                 self._hooked.add(parameter)
 
-    def _hook(self, number: int) -> Callable[[torch.Tensor | None], None]:
-        def add(gradient: torch.Tensor | None) -> None:
-            # DDP with find_unused_parameters gives None for a parameter of an output that the loss does not use
-            if gradient is not None and self._recorder.active and gradient.layout == torch.strided:
-                total = gradient.detach().sum(dtype=torch.float32)
-                self._sums[number] = self._sums[number] + total if number in self._sums else total
-
-        return add
+    def _add(self, number: int, gradient: torch.Tensor | None) -> None:
+        # DDP with find_unused_parameters gives None for a parameter of an output that the loss does not use
+        if gradient is not None and self._recorder.active and gradient.layout == torch.strided:
+            self._sums[number] = self._sums.get(number, 0) + gradient.detach().sum(dtype=torch.float32)
 
     def removed(self, named: Mapping[str, torch.Tensor]) -> list[str]:
         """Return the parameters that got a gradient since the last call of `infinite`, and have none any more."""
@@ -70,17 +68,24 @@ _REPLAY_UPDATES = 5
 """Updates after the replayed one, in which other optimizers may still make theirs."""
 
 
+@dataclass
+class WatchedOptimizer:
+    """An optimizer (kept alive, so that no id is used twice), its number, its parameters by name, and its updates."""
+
+    optimizer: Optimizer
+    number: int
+    named: dict[str, torch.Tensor]
+    updates: int = 0
+
+
 class Updates(TrainingListener):
     """Records every optimizer of the process."""
 
     def __init__(self, recorder: Recorder, hooks: TrainingHooks, gradients: LocalGradients, world: int) -> None:
         self._recorder, self._hooks, self._gradients, self._world = recorder, hooks, gradients, world
         self._local_sums = LocalGradientSums(recorder)
-        self._numbers: dict[int, int] = {}
-        self._names: dict[int, dict[str, torch.Tensor]] = {}
-        self._updates: dict[int, int] = {}
+        self._watched: dict[int, WatchedOptimizer] = {}
         self._created = self._saved = 0
-        self._optimizers: list[Optimizer] = []  # keeps them alive, so that no id is used twice
         self._sent: int | None = None  # collectives before the last step; None after the next pass has begun
         self._sent_after: set[int] = set()  # optimizers after whose last step the script has sent something
         hooks.add(self)
@@ -101,22 +106,21 @@ class Updates(TrainingListener):
 
     def _look_for_collectives(self) -> None:
         if self._sent is not None and self._recorder.collectives > self._sent:
-            self._sent_after = set(self._updates)
+            self._sent_after = {each.number for each in self._watched.values()}
         self._sent = None
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Write the gradients with which the optimizer steps."""
         with self._recorder.watching():
-            number = self._numbers.get(id(optimizer))
-            if number is None:
-                number = self._register(optimizer)
-            update = self._updates[number] = self._updates[number] + 1
-            options = self._recorder.options
+            if id(optimizer) not in self._watched:
+                self._register(optimizer)
+            watched, options = self._watched[id(optimizer)], self._recorder.options
+            watched.updates += 1
+            number, update, named = watched.number, watched.updates, watched.named
             if options.saving and update > options.updates > 0:
                 self._recorder.finish(self._world)
             if not self._recorder.active:
                 return
-            named = self._names[number]
             gradients = {name: each.grad for name, each in named.items() if each.grad is not None}
             if update == options.replay:
                 self._gradients.save(self._recorder.folder, self._recorder.rank, number, named)
@@ -141,42 +145,38 @@ class Updates(TrainingListener):
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """Write the parameters after the step; end the script after its last update."""
-        number = self._numbers[id(optimizer)]
-        update, options = self._updates[number], self._recorder.options
+        watched, options = self._watched[id(optimizer)], self._recorder.options
+        number, update, named = watched.number, watched.updates, watched.named
         with self._recorder.watching():
             if self._recorder.active:
-                parameters = digests(self._names[number])
-                sent = map(ddp_all_reduces, self._hooks.wrappers.values())
+                wrappers = () if self._hooks.in_backward else self._hooks.wrappers.values()  # DDP is locked in backward
                 self._recorder.note(
                     "stepped",
                     optimizer=number,
                     update=update,
-                    parameters=parameters,
+                    parameters=digests(named),
                     state=self._state(optimizer),
-                    sent=None
-                    if self._hooks.in_backward
-                    else next(filter(None, sent), None),  # DDP is locked until it ends
+                    sent=next(filter(None, map(ddp_all_reduces, wrappers)), None),
                 )
             if update == options.keep:
-                self._save_parameters(number)
-            self._gradients.forget(list(self._names[number].values()))
+                arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in named.items()}
+                np.savez(self._recorder.folder / FINAL_PARAMETERS.format(self._recorder.rank, number), **arrays)
+            self._gradients.forget(list(named.values()))
         self._sent = self._recorder.collectives
         if number == 0:
             self._recorder.end_update(update)
         if update >= options.updates > 0 and not options.saving:
             self._recorder.finish(self._world)
 
-    def _register(self, optimizer: Optimizer) -> int:
-        number = self._numbers[id(optimizer)] = len(self._optimizers)
-        self._optimizers.append(optimizer)
-        self._updates[number] = 0
-        parameters = parameters_of(optimizer)
+    def _register(self, optimizer: Optimizer) -> None:
+        parameters, number = parameters_of(optimizer), len(self._watched)
         self._local_sums.follow(parameters)
         modules = self._hooks.watch(optimizer)
-        named = self._names[number] = {modules.names[id(each)]: each for each in parameters}
-        wrapped = {id(each) for wrapper in modules.wrappers if averages(wrapper) for each in wrapper.parameters()}
-        worlds = [replicas_of(wrapper) for wrapper in modules.wrappers if averages(wrapper)]
-        sharded = [name for name, each in named.items() if is_sharded(each)]
+        named = {modules.names[id(each)]: each for each in parameters}
+        self._watched[id(optimizer)] = WatchedOptimizer(optimizer, number, named)
+        averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
+        wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
+        hooks: list[Any] = [hook for wrapper in averaging for hook, _ in getattr(wrapper, "_comm_hooks", ())]
         self._recorder.note(
             "optimizer",
             optimizer=number,
@@ -186,13 +186,12 @@ class Updates(TrainingListener):
             group=dist.get_world_size() if dist.is_initialized() else 0,
             roots=[id(root) for root in modules.roots],
             wrappers=sorted({type(wrapper).__name__ for wrapper in modules.wrappers}),
-            comm_hooks=[name for wrapper in modules.wrappers for name in comm_hooks(wrapper)],
-            replicas=min(worlds, default=self._world),
-            sharded=sharded,
+            comm_hooks=[getattr(hook, "__name__", type(hook).__name__) for hook in hooks],
+            replicas=min(map(replicas_of, averaging), default=self._world),
+            sharded=[name for name, each in named.items() if is_sharded(each)],
             devices=sorted({str(each.device) for each in parameters}),
             unwrapped=[name for name, each in named.items() if id(each) not in wrapped and each.requires_grad],
-        )  # fmt: skip
-        return number
+        )
 
     def _state(self, optimizer: Optimizer) -> dict[str, str] | None:
         if not self._recorder.options.state:
@@ -205,10 +204,6 @@ class Updates(TrainingListener):
         }
         return digests(tensors)
 
-    def _save_parameters(self, number: int) -> None:
-        arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in self._names[number].items()}
-        np.savez(self._recorder.folder / FINAL_PARAMETERS.format(self._recorder.rank, number), **arrays)
-
 
 def _infinite(gradients: dict[str, torch.Tensor]) -> list[str]:
     """Return the gradients with a NaN or an infinity."""
@@ -217,6 +212,5 @@ def _infinite(gradients: dict[str, torch.Tensor]) -> list[str]:
         return []
     norms = torch.stack([norm.to("cpu", torch.float64) for norm in torch._foreach_norm(list(dense.values()))])
     suspects = [name for name, finite in zip(dense, torch.isfinite(norms).tolist(), strict=True) if not finite]
-    return [
-        name for name in suspects if not bool(torch.isfinite(dense[name]).all())
-    ]  # a finite gradient may have an infinite norm
+    # a finite gradient may have an infinite norm
+    return [name for name in suspects if not bool(torch.isfinite(dense[name]).all())]

@@ -39,4 +39,5 @@ CHECKS: tuple[RunCheck, ...] = (
 
 def check_findings(run: RunJournals) -> list[Finding]:
     """Return the findings of all checks that apply to a run."""
-    return [finding for check in CHECKS if (finding := check.finding(run)) is not None]
+    results = [(check, check.judge(run)) for check in CHECKS]
+    return [Finding(check.name, check.claim, result, check.book) for check, result in results if result is not None]

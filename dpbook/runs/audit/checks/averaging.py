@@ -18,27 +18,23 @@ def start(run: RunJournals) -> CheckResult | None:
         return untested("no update was seen")
     compared = 0
     for update in first:
-        names = run.shared(update.optimizer)
+        names, about = run.shared(update.optimizer), run.optimizers[update.optimizer][0]
         compared += len(names)
         differs = first_difference([step["before"] for step in update.steps], names)
         if differs:
             tensor, rank, number = differs
-            message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: "
-            about = run.optimizers[update.optimizer][0]
+            reason = "give all ranks the same (the same seed, a broadcast, or a wrapper)"
             if about["wrappers"] and tensor not in about["unwrapped"]:
-                message += f"{about['wrappers'][0]} made them equal, and the script changes them before it steps"
-            else:
-                message += "give all ranks the same (the same seed, a broadcast, or a wrapper)"
+                reason = f"{about['wrappers'][0]} made them equal, and the script changes them before it steps"
+            message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: {reason}"
             return CheckResult("FAIL", message, rank, tensor, 0)
     return passed(f"{plural(compared, 'tensor')}, bit for bit") if compared else None
 
 
 @check(
-    "gradients",
-    "all ranks step with the same gradient",
-    "chapter 01",
+    "gradients", "all ranks step with the same gradient", "chapter 01",
     after=("group", "sync", "unused", "scaled", "scaler"),
-)
+)  # fmt: skip
 def gradients(run: RunJournals) -> CheckResult | None:
     """Compare the gradients at each step, after they have been averaged."""
     compared = 0
@@ -47,7 +43,7 @@ def gradients(run: RunJournals) -> CheckResult | None:
         compared += bool(names)
         differs = first_difference([step["gradients"] for step in update.steps], names)
         if differs and run.rejoined[update.optimizer]:
-            return _of_rejoined(run, run.rejoined[update.optimizer][0])
+            return _of_rejoined(*run.rejoined[update.optimizer][0], names)
         if differs and update.unseen:
             return untested(update.unseen)
         if differs:
@@ -64,11 +60,17 @@ OWN_STEPS = (
 )
 
 
-def _of_rejoined(run: RunJournals, update: Update) -> CheckResult:
-    """Return the result for a script whose ranks step on their own, and have equal parameters again later."""
-    rank = run.copied_from(update)
-    if rank is None:
+def _of_rejoined(update: Update, later: Update, names: list[str]) -> CheckResult:
+    """Return the result for a script whose ranks step on their own, and have equal parameters before a ``later`` step.
+
+    It is a failure if these are the parameters that one of the ranks had.
+    """
+    tensor, _, _ = first_difference([after["parameters"] for after in update.stepped], names) or ("", 0, 0)
+    after = [each["parameters"][tensor] for each in update.stepped]
+    now = later.steps[0]["before"][tensor]
+    if now not in after:
         return untested(OWN_STEPS)
+    rank = after.index(now)
     message = (
         f"each rank steps with its own gradient, and the parameters of rank {rank} replace the others' afterwards: "
     )
@@ -80,17 +82,16 @@ def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: st
     """Return the reason why ``tensor`` was not averaged, as far as it is known, and the line of the script."""
     about, place = run.optimizers[update.optimizer][rank], update.steps[rank]["place"]
     clips = update.of("clip")
-    if len(set(map(len, clips))) > 1:
-        counts = " ".join(str(len(of_rank)) for of_rank in clips)
-        return f"the ranks clip {counts} times", max(clips, key=len)[0]["place"]
+    counts = [len(of_rank) for of_rank in clips]
+    if len(set(counts)) > 1:
+        return f"the ranks clip {' '.join(map(str, counts))} times", max(clips, key=len)[0]["place"]
     limits = [[event["most"] for event in of_rank] for of_rank in clips]
     other = first_deviating_rank(limits)
     if other is not None and all(each is not None for of_rank in limits for each in of_rank):
         nth = next(nth for nth, norms in enumerate(zip(*limits, strict=True)) if len(set(norms)) > 1)
         return f"the ranks clip to {' '.join(f'{of_rank[nth]:g}' for of_rank in limits)}", clips[other][nth]["place"]
     if not about["wrappers"]:
-        called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
-        if called:
+        if any(event["name"] != "barrier" for events in run.of("collective") for event in events):
             return "no wrapper averages them, and the script's own collectives do not make them equal", place
         seen = plural(max(update.number for update in run.updates), "update")
         return f"no wrapper averages them, and nothing was sent in {seen} (local SGD? raise --updates)", place
@@ -116,11 +117,9 @@ def rates(run: RunJournals) -> CheckResult | None:
 
 
 @check(
-    "replicas",
-    "replicas stay equal",
-    "chapter 01",
+    "replicas", "replicas stay equal", "chapter 01",
     after=("group", "start", "sync", "gradients", "rates", "clip", "unused", "scaler"),
-)
+)  # fmt: skip
 def replicas(run: RunJournals) -> CheckResult | None:
     """Compare the parameters after each update."""
     compared = 0
@@ -136,7 +135,7 @@ def replicas(run: RunJournals) -> CheckResult | None:
             tensor, rank, number = differs
             message = f"after update {update.number} {plural(number, 'tensor')} of {len(names)} differ"
             return CheckResult("FAIL", message, rank, tensor, update.number, update.steps[rank]["place"])
-    if again := [update.number for updates in run.rejoined.values() for update in updates]:
+    if again := [update.number for pairs in run.rejoined.values() for update, _ in pairs]:
         return passed(f"made equal again by the script after update {listed(again, 5)}, bit for bit")
     return passed(f"{plural(compared, 'update')}, bit for bit") if compared else None
 
@@ -150,14 +149,13 @@ def moves(run: RunJournals) -> CheckResult | None:
         before = updates[0].steps[0]["before"] if updates else None
         if before is None:
             continue
-        differing = [
-            name for name, hashed in before.items() if updates[-1].stepped[0]["parameters"].get(name) != hashed
-        ]
+        after = updates[-1].stepped[0]["parameters"]
+        differing = sum(after.get(name) != hashed for name, hashed in before.items())
         if not differing:
-            place = updates[0].steps[0]["place"]
-            message = f"none of {plural(len(before), 'tensor')} has changed in {plural(len(updates), 'update')}"
-            return CheckResult("WARN", f"{message}: is every gradient zero, or the rate?", None, None, 1, place)
-        changed, compared = changed + len(differing), compared + len(before)
+            message = f"none of {plural(len(before), 'tensor')} has changed in {plural(len(updates), 'update')}: "
+            message += "is every gradient zero, or the rate?"
+            return CheckResult("WARN", message, None, None, 1, updates[0].steps[0]["place"])
+        changed, compared = changed + differing, compared + len(before)
     return passed(f"{changed} of {plural(compared, 'tensor')}") if compared else None
 
 
@@ -172,21 +170,13 @@ def buffers(run: RunJournals) -> CheckResult | None:
             differs = first_difference([forward["buffers"] for forward in forwards], names)
             if differs:
                 tensor, rank, number = differs
-                message = f"{plural(number, 'buffer')} of {len(names)} differ as a forward begins; "
-                message += _reason_buffers_differ(run)
+                reason = "nothing broadcasts them, so each rank keeps its own, and a checkpoint has those of the rank "
+                reason += "that writes it"
+                if any(event["sync"] is False for events in run.of("forward") for event in events):
+                    reason = "after a forward in no_sync the wrapper broadcasts no buffers, so each rank keeps its own"
+                message = f"{plural(number, 'buffer')} of {len(names)} differ as a forward begins; {reason}"
                 return CheckResult("WARN", message, rank, tensor, update.number, forwards[rank]["place"])
     return passed(plural(compared, "forward")) if compared else None
-
-
-def _reason_buffers_differ(run: RunJournals) -> str:
-    flags = [event["sync"] for events in run.of("forward") for event in events]
-    if False in flags:
-        return "after a forward in no_sync the wrapper broadcasts no buffers, so each rank keeps its own"
-    return "nothing broadcasts them, so each rank keeps its own, and a checkpoint has those of the rank that writes it"
-
-
-LATE_SHARE = 0.9
-"""Share of backward after which a first all-reduce can no longer be hidden behind it."""
 
 
 @check("group", "the ranks form one process group", "chapter 11")
@@ -207,10 +197,13 @@ def twice(run: RunJournals) -> CheckResult | None:
     if "mark a variable ready only once" not in run.ended:
         return None
     last = max((events[-1] for events in run.of("backward") if events), key=lambda event: event["at"], default=None)
-    message = (
-        "a parameter is used in two re-entrant checkpoints, or in two backwards: checkpoint(…, use_reentrant=False), "
-    )
-    return CheckResult("FAIL", f"{message}or DDP(…, static_graph=True)", place=last["place"] if last else None)
+    message = "a parameter is used in two re-entrant checkpoints, or in two backwards: "
+    message += "checkpoint(…, use_reentrant=False), or DDP(…, static_graph=True)"
+    return CheckResult("FAIL", message, place=last["place"] if last else None)
+
+
+LATE_SHARE = 0.9
+"""Share of backward after which a first all-reduce can no longer be hidden behind it."""
 
 
 @check("overlap", "all-reduces begin while backward runs", "chapter 12")
@@ -223,9 +216,8 @@ def overlap(run: RunJournals) -> CheckResult | None:
     calls, begun = sent[-1]["all_reduces"], statistics.median(each["begun"] for each in sent)
     message = f"{plural(calls, 'all-reduce')} an update, the first after {begun:.0%} of backward"
     if calls > 1 and begun > LATE_SHARE:
-        return CheckResult(
-            "WARN", f"{message}: the compiled model gives all gradients at its end, so no all-reduce hides"
-        )
+        message += ": the compiled model gives all gradients at its end, so no all-reduce hides"
+        return CheckResult("WARN", message)
     return passed(message)
 
 
@@ -242,20 +234,17 @@ def sync(run: RunJournals) -> CheckResult | None:
         else:
             past_wrapper = True
         differs = first_difference([step["gradients"] for step in update.steps], run.shared(update.optimizer))
-        if differs and any(of_rank[-1]["sync"] is False for of_rank in forwards):
-            rank = next(rank for rank, of_rank in enumerate(forwards) if of_rank[-1]["sync"] is False)
-            forward, backward = forwards[rank][-1], backwards[rank][-1]
+        unsynced = [rank for rank, of_rank in enumerate(forwards) if of_rank[-1]["sync"] is False]
+        if differs and unsynced:
+            rank = unsynced[0]
             late = "the forward is inside no_sync, and it decides whether backward averages"
-            message = late if backward["sync"] else "forward and backward are inside no_sync"
-            return CheckResult("FAIL", message, rank, differs[0], update.number, forward["place"])
+            message = late if backwards[rank][-1]["sync"] else "forward and backward are inside no_sync"
+            return CheckResult("FAIL", message, rank, differs[0], update.number, forwards[rank][-1]["place"])
     if judged:
-        return passed(_synced(run))
+        flags = [event["sync"] for event in run.of("forward")[0] if event["sync"] is not None and event["wrapped"]]
+        synced = f"{sum(flags)} of {plural(len(flags), 'forward')} averaged"
+        return passed(f"{synced}, {plural(len(run.updates), 'update')}")
     return untested("the forward does not go through the wrapper") if past_wrapper else None
-
-
-def _synced(run: RunJournals) -> str:
-    flags = [event["sync"] for event in run.of("forward")[0] if event["sync"] is not None and event["wrapped"]]
-    return f"{sum(flags)} of {plural(len(flags), 'forward')} averaged, {plural(len(run.updates), 'update')}"
 
 
 @check("clip", "clipping sees the averaged gradient", "chapter 10", after=("sync", "unused", "gradients"))
@@ -283,26 +272,27 @@ def scaled(run: RunJournals) -> CheckResult | None:
     clips = [(rank, event) for rank, events in enumerate(run.of("clip")) for event in events]
     if not clips or not any(run.of("scaler")):
         return None
-    wrong = next(((rank, event) for rank, event in clips if event["scaled"]), None)
-    if wrong:
-        rank, event = wrong
-        message = "the gradients are clipped while they are still multiplied by the scaler: call scaler.unscale_ before"
-        return CheckResult("FAIL", message, rank, None, None, event["place"])
+    for rank, event in clips:
+        if event["scaled"]:
+            message = "the gradients are clipped while they are still multiplied by the scaler: "
+            message += "call scaler.unscale_ before"
+            return CheckResult("FAIL", message, rank, None, None, event["place"])
     return passed(plural(len(clips), "call"))
 
 
 @check("scaler", "all ranks scale alike and skip the same steps", "chapter 11", after=("clip", "sync"))
 def scaler(run: RunJournals) -> CheckResult | None:
     """Compare the gradient scaler's factor over ranks after each of its updates."""
-    scales = [[event["scale"] for event in events] for events in run.of("scaler")]
-    if not all(scales):
+    updated = run.of("scaler")
+    if not all(updated):
         return None
-    for number, values in enumerate(zip(*scales, strict=False), 1):
-        rank = first_deviating_rank(values)
+    for number, events in enumerate(zip(*updated, strict=False), 1):
+        scales = [event["scale"] for event in events]
+        rank = first_deviating_rank(scales)
         if rank is not None:
-            message = f"after its update {number} the factor is {', '.join(f'{value:g}' for value in values)}"
-            return CheckResult("FAIL", message, rank, None, number, run.of("scaler")[rank][number - 1]["place"])
-    return passed(f"{plural(len(scales[0]), 'update')}, factor {scales[0][-1]:g}")
+            message = f"after its update {number} the factor is {', '.join(f'{scale:g}' for scale in scales)}"
+            return CheckResult("FAIL", message, rank, None, number, events[rank]["place"])
+    return passed(f"{plural(len(updated[0]), 'update')}, factor {updated[0][-1]['scale']:g}")
 
 
 @check("unused", "every parameter that is trained gets a gradient on every rank", "chapter 08")
@@ -323,26 +313,17 @@ def unused(run: RunJournals) -> CheckResult | None:
             for step in steps:
                 if step["missing"]:
                     return _without(step["missing"], rank, step)
-    never = _never(run.updates)
-    if never:
-        return CheckResult(
-            "WARN", f"no rank has a gradient for {listed(never, 3)}: it is never trained", None, never[0]
-        )
-    if not run.updates:
-        return untested("no update was seen")
-    return passed(plural(len(run.updates), "update"))
+    by_optimizer: dict[int, set[str]] = {}  # parameters that no backward of any rank gave a gradient
+    for update in run.updates:
+        for step in update.steps:
+            without = set(step["missing"]) - set(step["removed"])
+            by_optimizer[update.optimizer] = by_optimizer.get(update.optimizer, without) & without
+    if never := sorted(set().union(*by_optimizer.values())):
+        message = f"no rank has a gradient for {listed(never, 3)}: it is never trained"
+        return CheckResult("WARN", message, None, never[0])
+    return passed(plural(len(run.updates), "update")) if run.updates else untested("no update was seen")
 
 
 def _without(names: list[str], rank: int, step: Event) -> CheckResult:
     message = f"no gradient for {listed(names, 3)}: freeze it, use it, or wrap with find_unused_parameters"
     return CheckResult("FAIL", message, rank, names[0], step["update"], step["place"])
-
-
-def _never(updates: tuple[Update, ...]) -> list[str]:
-    """Return the parameters that backward gave no gradient, in every update of their optimizer and on every rank."""
-    by_optimizer: dict[int, set[str]] = {}
-    for update in updates:
-        for step in update.steps:
-            missing = set(step["missing"]) - set(step["removed"])
-            by_optimizer[update.optimizer] = by_optimizer.get(update.optimizer, missing) & missing
-    return sorted(set().union(*by_optimizer.values()))

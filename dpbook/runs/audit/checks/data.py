@@ -1,8 +1,8 @@
 """Checks of the data: distinct examples per rank, a new order each epoch, equal batches."""
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
+from typing import Any, TypeAlias
 
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, check, passed, untested
@@ -22,35 +22,37 @@ def examples(run: RunJournals) -> CheckResult | None:
         return untested("no update was seen")
     if not run.replicated:
         return untested("some ranks hold parts of one replica, and may read the same")
-    lines: dict[str, list[tuple[Event, ...]]] = {}
-    for of_ranks in (of_ranks for update in _of_first(run) for of_ranks in update):
-        if all(forward["rows"] for forward in of_ranks):
-            lines.setdefault(str(of_ranks[0]["place"]), []).append(of_ranks)
+    lines: dict[str, list[Batch]] = {}  # of the model's forwards in the updates of the first optimizer
+    places: dict[str, Any] = {}
+    for update in run.updates:
+        for forwards in update.in_step("forward") if update.optimizer == run.updates[0].optimizer else ():
+            if all(forward["rows"] for forward in forwards):
+                line = str(forwards[0]["place"])
+                places.setdefault(line, forwards[0]["place"])
+                lines.setdefault(line, []).append([tuple(forward["rows"]) for forward in forwards])
     if not lines:
         return untested("no forward of the model with a batch was seen")
-    of_lines = [(_data([[tuple(each["rows"]) for each in of] for of in line]), line) for line in lines.values()]
-    of_lines = [(batches, line) for batches, line in of_lines if batches]
+    of_lines = {line: data for line, batches in lines.items() if (data := _without_recurring(batches))}
     if not of_lines:
         return untested("every batch is the same")
-    own = [batches for batches, _ in of_lines if not _alike(batches)]
-    for batches, line in of_lines:
-        if _alike(batches):
-            rank, place = _second(batches), line[0][0]["place"]
-            shared, read = _shared(batches)
-            if own:
-                message = f"{shared} of {read} inputs here are those of an earlier rank, while the ranks' data differ: "
-                return CheckResult("WARN", f"{message}noise from equal seeds, or intended", rank, None, 1, place)
-            message = f"{shared} of {read} examples were read by an earlier rank too: the ranks read the same batches"
-            return CheckResult("FAIL", message, rank, None, 1, place)
-    batches = [of_ranks for of_line, _ in of_lines for of_ranks in of_line]
+    alike = [line for line, batches in of_lines.items() if _alike(batches)]
+    if alike:
+        line = alike[0]
+        rank, (shared, read) = _second(of_lines[line]), _shared(of_lines[line])
+        if len(alike) < len(of_lines):
+            message = f"{shared} of {read} inputs here are those of an earlier rank, while the ranks' data differ: "
+            return CheckResult("WARN", f"{message}noise from equal seeds, or intended", rank, None, 1, places[line])
+        message = f"{shared} of {read} examples were read by an earlier rank too: the ranks read the same batches"
+        return CheckResult("FAIL", message, rank, None, 1, places[line])
+    batches = list(chain.from_iterable(of_lines.values()))
     shared, read = _shared(batches)
-    seen = [row for of_line in lines.values() for forwards in of_line for row in forwards[0]["rows"]]
+    seen = [row for of_line in lines.values() for of_ranks in of_line for row in of_ranks[0]]
     few = FEW_DISTINCT * len(set(seen)) < len(seen) or read < 2 * LEAST_EXAMPLES * run.world
     if shared > read / 4 and few:
         return untested("the data set has few distinct examples, so equal ones on several ranks prove nothing")
     if shared > read / 4:
         message = f"{shared} of {read} examples were read by several ranks: each draws by itself from all of them"
-        return CheckResult("WARN", message, _second(batches), None, None, of_lines[0][1][0][0]["place"])
+        return CheckResult("WARN", message, _second(batches), None, None, places[next(iter(of_lines))])
     if length := _undivided(run, max(len(of_ranks[0]) for of_ranks in batches)):
         common = set.intersection(*({row for of in batches for row in of[rank]} for rank in range(run.world)))
         message = f"each rank's loader goes through all {length} examples of its data set, and no sampler divides them"
@@ -71,37 +73,32 @@ def _undivided(run: RunJournals, batch: int) -> int:
     return 0 if by_part or 2 * batches * batch * run.world < 3 * length else int(length)
 
 
-def _alike(batches: list[list[tuple[str, ...]]]) -> bool:
+Batch: TypeAlias = list[tuple[str, ...]]
+"""Hashes of the examples of a forward, for each rank."""
+
+
+def _alike(batches: list[Batch]) -> bool:
     """Whether two ranks have the same examples in every batch; single ones may be the same by chance."""
     pairs = combinations(range(len(batches[0])), 2)
     enough = sum(len(of_ranks[0]) for of_ranks in batches) >= LEAST_EXAMPLES
     return enough and any(all(of_ranks[one] == of_ranks[two] for of_ranks in batches) for one, two in pairs)
 
 
-def _shared(batches: list[list[tuple[str, ...]]]) -> tuple[int, int]:
-    """Return the number of examples that an earlier rank has too, and the number of all."""
-    return sum(map(_repeated, batches)), sum(len(rows) for of_ranks in batches for rows in of_ranks)
+def _shared(batches: list[Batch]) -> tuple[int, int]:
+    """Return the number of examples that an earlier rank has in the same forward too, and the number of all."""
+    counts = [Counter(row for rows in of_ranks for row in set(rows)) for of_ranks in batches]
+    repeated = sum(of_batch.total() - len(of_batch) for of_batch in counts)
+    return repeated, sum(len(rows) for of_ranks in batches for rows in of_ranks)
 
 
-def _data(batches: list[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
+def _without_recurring(batches: list[Batch]) -> list[Batch]:
     """Drop batches that recur, such as fixed prompts; keep them if all recur, as in a second epoch."""
     times = Counter(of_ranks[0] for of_ranks in batches)
     once = [of_ranks for of_ranks in batches if times[of_ranks[0]] == 1]
     return once or (batches if len(times) > 1 else [])
 
 
-def _of_first(run: RunJournals) -> Iterator[list[tuple[Event, ...]]]:
-    first = run.updates[0].optimizer
-    return (list(update.in_step("forward")) for update in run.updates if update.optimizer == first)
-
-
-def _repeated(of_ranks: list[tuple[str, ...]]) -> int:
-    """Return the number of examples that an earlier rank has in the same forward."""
-    counts = Counter(row for rows in of_ranks for row in set(rows))
-    return sum(count - 1 for count in counts.values())
-
-
-def _second(batches: list[list[tuple[str, ...]]]) -> int | None:
+def _second(batches: list[Batch]) -> int | None:
     """Return the first rank whose batch an earlier rank has too, or None."""
     pairs = ((rank, of_ranks.index(rows)) for of_ranks in batches for rank, rows in enumerate(of_ranks))
     return next((rank for rank, first in pairs if first < rank), None)
@@ -117,23 +114,17 @@ def parts(run: RunJournals) -> CheckResult | None:
     divided = all((event["replicas"] or 1) == run.world for event in first)
     if not divided or any(event["part"] is None for event in first):
         return None
-    if len({event["part"] for event in first}) == run.world:
-        message = f"each rank has a subset of its own, and its sampler takes one of {run.world} of that: "
-        shared = _overlap(first[0]["part_sample"], first[1]["part_sample"])
-        if shared:
-            message += f"ranks 0 and 1 share about {shared:.0%} of theirs, so some examples are read twice and others "
-            message += "never; give random_split the same seed on all ranks"
-        else:
-            message += f"{100 * (1 - 1 / run.world):.0f} % of the examples are never read"
-        place = first[0]["part_place"] or first[0]["place"]
-        return CheckResult("FAIL", message, 0, None, None, place)
-    return passed("one subset for all ranks, divided by the sampler")
-
-
-def _overlap(one: list[int], other: list[int]) -> float:
-    """Return the share of two sets' union that both have, estimated from the smallest hashes of each (MinHash)."""
-    smallest = sorted({*one, *other})[: max(len(one), len(other))]
-    return len({*one} & {*other} & {*smallest}) / len(smallest) if smallest else 0.0
+    if len({event["part"] for event in first}) < run.world:
+        return passed("one subset for all ranks, divided by the sampler")
+    message = f"each rank has a subset of its own, and its sampler takes one of {run.world} of that: "
+    one, other = (event["part_sample"] for event in first[:2])
+    smallest = sorted({*one, *other})[: max(len(one), len(other))]  # of all hashes: both sets have as many (MinHash)
+    if common := {*one} & {*other} & {*smallest}:
+        message += f"ranks 0 and 1 share about {len(common) / len(smallest):.0%} of theirs, so some examples are read "
+        message += "twice and others never; give random_split the same seed on all ranks"
+    else:
+        message += f"{100 * (1 - 1 / run.world):.0f} % of the examples are never read"
+    return CheckResult("FAIL", message, 0, None, None, first[0]["part_place"] or first[0]["place"])
 
 
 def _training(run: RunJournals, rank: int) -> list[Event]:
@@ -193,10 +184,10 @@ def batches(run: RunJournals) -> CheckResult | None:
             return untested("the data set does not say how many batches it has")
         if len(set(lengths)) > 1:
             rank = lengths.index(max(lengths))
-            message = (
-                f"an epoch has {', '.join(map(str, lengths))} batches: unless the script stops at {min(lengths)}, "
+            message = f"an epoch has {', '.join(map(str, lengths))} batches: unless the script stops at "
+            message += (
+                f"{min(lengths)}, the others wait for ever; use torch's Join, or let the ranks agree on the number"
             )
-            message += "the others wait for ever; use torch's Join, or let the ranks agree on the number"
             return CheckResult("WARN", message, rank, None, None, events[rank]["place"])
     return passed(f"{of_ranks[0][0]['batches']} an epoch")
 
@@ -210,24 +201,21 @@ def evaluation(run: RunJournals) -> CheckResult | None:
     ]
     if not any(of_ranks) or not all(used):
         return None
-    divided = [
-        events
-        for events in zip(*of_ranks, strict=False)
-        if events[0]["examples"] is not None and None not in [event["share"] for event in events]
-    ]
-    if not divided:
-        if not all(of_ranks):
-            return untested("not every rank started an evaluation")
-        return untested(
-            "no sampler says how it divides the examples: each rank reads all, or a part that something else makes"
-        )
-    for events in divided:
-        total = events[0]["examples"]
-        excess = sum(event["share"] for event in events) - total
-        if excess:
-            what = "counted twice" if excess > 0 else "left out"
-            message = f"{abs(excess)} of {total} examples are {what}, so that all ranks have as many: "
-            message += "" if excess > 0 else "drop_last=False, and "
-            message += "leave the repeated ones at the end out of the metric"
+    counted = []
+    for events in zip(*of_ranks, strict=False):
+        total, shares = events[0]["examples"], [event["share"] for event in events]
+        if total is None or None in shares:
+            continue
+        counted.append(total)
+        if excess := sum(shares) - total:
+            fault, drop = ("counted twice", "") if excess > 0 else ("left out", "drop_last=False, and ")
+            message = f"{abs(excess)} of {total} examples are {fault}, so that all ranks have as many: "
+            message += f"{drop}leave the repeated ones at the end out of the metric"
             return CheckResult("WARN", message, 0, None, None, events[0]["place"])
-    return passed(plural(divided[0][0]["examples"], "example"))
+    if counted:
+        return passed(plural(counted[0], "example"))
+    if not all(of_ranks):
+        return untested("not every rank started an evaluation")
+    return untested(
+        "no sampler says how it divides the examples: each rank reads all, or a part that something else makes"
+    )

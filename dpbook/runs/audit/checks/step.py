@@ -19,11 +19,10 @@ def random(run: RunJournals) -> CheckResult | None:
     alike = [forwards for forwards in drawn if len({forward["random"] for forward in forwards}) < len(forwards)]
     if alike:
         share = "their forwards" if len(alike) == len(drawn) else f"{len(alike)} of {len(drawn)} forwards"
-        message = (
-            f"ranks begin {share} with the same random state, so dropout drops the same units on all: the gradient "
-        )
-        message += "is right on average, but noisier than necessary; seed with seed + rank after the model is created"
-        return CheckResult("WARN", message, None, None, None, alike[0][0]["place"])
+        message = f"ranks begin {share} with the same random state, so dropout drops the same units on all: the "
+        message += "gradient is right on average, but noisier than necessary; seed with seed + rank after the model is "
+        message += "created"
+        return CheckResult("WARN", message, place=alike[0][0]["place"])
     return passed(f"{plural(len(drawn), 'forward')} that draw{'s' if len(drawn) == 1 else ''}")
 
 
@@ -40,22 +39,15 @@ def scheduler(run: RunJournals) -> CheckResult | None:
             count = len(mine) // run.world if by_accelerate else len(mine)
             steps.append(count)
             if count > 1:
-                pattern, guilty = _repeated_steps(update, mine, run.world)
+                # the first step follows the update before; one between two backwards belongs to a micro-batch
+                first = next((event["at"] for event in update.of("backward")[0]), mine[-1]["at"])
+                between = [event for event in mine if event["at"] > first]
+                pattern = ", as often as there are ranks" if len(mine) == run.world else ""
+                pattern = ", once for each micro-batch" if between else pattern
                 message = f"{mine[0]['name']} steps {count} times an update{pattern}: right only if its "
-                return CheckResult("WARN", f"{message}length is counted so", None, None, update.number, guilty["place"])
+                place = (between or mine[1:])[0]["place"]
+                return CheckResult("WARN", f"{message}length is counted so", None, None, update.number, place)
     return passed(plural(len(steps), "update")) if steps else None
-
-
-def _repeated_steps(update: Update, mine: list[Event], world: int) -> tuple[str, Event]:
-    """Return when a scheduler steps that steps several times an update, and the step that should not be.
-
-    The first one follows the update before. One between two backwards belongs to a micro-batch.
-    """
-    first = next((event["at"] for event in update.of("backward")[0]), mine[-1]["at"])
-    between = [event for event in mine if event["at"] > first]
-    if between:
-        return ", once for each micro-batch", between[0]
-    return (", as often as there are ranks" if len(mine) == world else ""), mine[1]
 
 
 @check("finite", "losses and gradients are finite", "chapter 13", after=("scaled", "scaler"))
@@ -63,8 +55,7 @@ def finite(run: RunJournals) -> CheckResult | None:
     """Find the first NaN or infinity in an input, a loss or a gradient; a gradient scaler expects infinities."""
     scaled = any(run.of("scaler"))
     for update in run.updates:
-        result = _first_infinite(update, scaled)
-        if result:
+        if result := _first_infinite(update, scaled):
             return result
     return passed(plural(len(run.updates), "update")) if run.updates else None
 
@@ -75,7 +66,9 @@ def _first_infinite(update: Update, scaled: bool) -> CheckResult | None:
             if event["kind"] == "backward" and event["value"] is not None and not math.isfinite(event["value"]):
                 if scaled and math.isinf(event["value"]):
                     continue
-                message = f"the loss is {event['value']}{_input_too(events)}"
+                bad_input = any(each["kind"] == "forward" and not each["finite"] for each in events)
+                reason = ", and so is some of the model's input" if bad_input else ", from a finite input"
+                message = f"the loss is {event['value']}{reason}"
                 return CheckResult("FAIL", message, rank, None, update.number, event["place"])
     infinite = [step["infinite"] for step in update.steps]
     if any(infinite) and not scaled:
@@ -89,26 +82,18 @@ def _first_infinite(update: Update, scaled: bool) -> CheckResult | None:
     return None
 
 
-def _input_too(events: tuple[Event, ...]) -> str:
-    bad = any(event["kind"] == "forward" and not event["finite"] for event in events)
-    return ", and so is some of the model's input" if bad else ", from a finite input"
-
-
 @check("devices", "every rank has a device of its own", "chapter 09")
 def devices(run: RunJournals) -> CheckResult | None:
     """Check that no two ranks have their parameters on the same GPU; not applicable without GPUs."""
     optimizers = list(run.optimizers.values())
-    gpus = [
-        [device for device in event["devices"] if device.startswith("cuda")] for about in optimizers for event in about
-    ]
-    if not gpus or not all(gpus):
+    on_gpus = [any(device.startswith("cuda") for device in each["devices"]) for about in optimizers for each in about]
+    if not on_gpus or not all(on_gpus):
         return None
-    of_ranks = [tuple(event["devices"]) for event in optimizers[0]]
+    of_ranks = [", ".join(event["devices"]) for event in optimizers[0]]
     if len(set(of_ranks)) < len(of_ranks):
-        message = f"several ranks have their parameters on {', '.join(of_ranks[0])}: "
-        message += "call torch.cuda.set_device(local_rank)"
+        message = f"several ranks have their parameters on {of_ranks[0]}: call torch.cuda.set_device(local_rank)"
         return CheckResult("FAIL", message, of_ranks.index(of_ranks[-1]))
-    return passed(", ".join(device for devices in of_ranks for device in devices))
+    return passed(", ".join(of_ranks))
 
 
 @check("collectives", "all ranks call the same collectives", "chapter 09", after=("unused",))
@@ -133,13 +118,12 @@ def _signature(event: Event) -> str:
 def gathered(run: RunJournals) -> CheckResult | None:
     """Warn of a loss that uses what `all_gather` or `all_reduce` returned: autograd does not record these calls."""
     for rank, events in enumerate(run.of("backward")):
-        for event in events:
-            if event.get("gathered") and event["gathered"]["in_loss"]:
-                call = event["gathered"]["call"]
-                what = "copies" if call == "all_gather" else "sums"
-                message = f"{call} gives {what} without a gradient, and the loss uses them: the other ranks' losses "
+        for copies in filter(None, (event.get("gathered") for event in events)):
+            if copies["in_loss"]:
+                call, values = copies["call"], "copies" if copies["call"] == "all_gather" else "sums"
+                message = f"{call} gives {values} without a gradient, and the loss uses them: the other ranks' losses "
                 message += f"give this rank no gradient; torch.distributed.nn.functional.{call} has one"
-                return CheckResult("WARN", message, rank, None, None, event["gathered"]["place"])
+                return CheckResult("WARN", message, rank, None, None, copies["place"])
     return None
 
 
