@@ -70,8 +70,7 @@ class Options:
     profile: int = field(default=0, metadata=about("trace so many steps, after the first ten; 0: none"))
     fused: bool = field(default=False, metadata=about("AdamW in one kernel, where torch has that for the device"))
     report_every: int = field(
-        default=1,
-        metadata=about("steps between lines of metrics, for which the device is waited for", least=1),
+        default=1, metadata=about("steps between lines of metrics, for which the device is waited for", least=1)
     )
 
     def __post_init__(self) -> None:
@@ -118,12 +117,10 @@ class Options:
         """Return the command line of these options, or of those with some ``names``."""
         arguments = []
         for name, value in self.to_data().items():
-            if names is not None and name not in names:
-                continue
-            flag = name.replace("_", "-")
-            arguments += (
-                [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-            )
+            if names is None or name in names:
+                flag = name.replace("_", "-")
+                is_flag = isinstance(value, bool)
+                arguments += [f"--{flag}" if value else f"--no-{flag}"] if is_flag else [f"--{flag}", str(value)]
         return arguments
 
     def to_data(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices as fused_devices
 
 from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
@@ -38,12 +38,8 @@ class Trainer:
     """Model with its wrapper and optimizer on one rank.
 
     Attributes:
-        options: options of the run.
-        device: device of this rank.
         step: number of steps that are finished.
-        preemption: listener for the signals that ask this rank to end.
         ending: whether a rank has been asked to end; `report` sets it on all ranks.
-        source: data set.
         rate: learning rate of the last step.
     """
 
@@ -68,9 +64,7 @@ class Trainer:
             for part in getattr(self.module, "blocks", [self.module]):
                 part.compile()
         self.model = _wrap(self.module, options, self.world)
-        adamw = ADAMW | (
-            {"fused": True} if options.fused and self.device.type in _get_fused_kernels_supported_devices() else {}
-        )
+        adamw = ADAMW | ({"fused": True} if options.fused and self.device.type in fused_devices() else {})
         if options.strategy == "zero1":
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **adamw)
         else:
@@ -79,15 +73,18 @@ class Trainer:
     def resume(self) -> dict[str, Any] | None:
         """Resume from the newest checkpoint; return its shared part, or None if there is no checkpoint.
 
-        The buckets are restored too, because with other buckets the next sum would have other bits. A sharded
-        optimizer resumes only with the same number of ranks; otherwise its moments begin at zero. Raises
-        `InvalidArgument` for another model, and if only one of the two optimizers is sharded.
+        The buckets are restored too, because with other buckets the next sum would have other bits. With another number
+        of ranks the moments of a sharded optimizer begin at zero. Raises `InvalidArgument` for another model, and if
+        only one of the two optimizers is sharded.
         """
         loaded = checkpoints.load(self.options.folder)
         if loaded is None:
             return None
         shared, shard = loaded
-        self._check_fits(shared["options"])
+        changed = changes(shared["options"], self.world, self.options, self.world)
+        for name in obstacles(changed):
+            before, now = changed[name]
+            raise InvalidArgument(name, now, f"as in the checkpoint ({before}), or --name another")
         if self.options.strategy == "torch":
             self.loss_of(next(self.batches(0))).backward()  # DDP rebuilds its buckets in the forward after the first
         elif shared.get("order"):
@@ -98,13 +95,6 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
         self.step = shared["step"]
         return shared
-
-    def _check_fits(self, before: dict[str, Any]) -> None:
-        """Raise `InvalidArgument` if weights in the checkpoint have other shapes, or its optimizer has another form."""
-        changed = changes(before, self.world, self.options, self.world)
-        for name in obstacles(changed):
-            change = next(one for one in changed if one.name == name)
-            raise InvalidArgument(name, change.now, f"as in the checkpoint ({change.before}), or --name another")
 
     def loss_of(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Run forward in the precision of the options, and return the loss of a micro-batch on this rank, a scalar."""
@@ -117,12 +107,10 @@ class Trainer:
         """Write a checkpoint of the current step."""
         order = None if self.options.strategy == "torch" else self.model.ready_order
         shared = {"model": self.module.state_dict(), "options": self.options.to_data(), "order": order}
-        shard = None
-        if self.options.strategy == "zero1":
-            shard = {"optimizer": self.optimizer.state_dict()}
-        else:
-            shared["optimizer"] = self.optimizer.state_dict()
-        checkpoints.save(self.options.folder, self.step, shared, shard)
+        state, sharded = {"optimizer": self.optimizer.state_dict()}, self.options.strategy == "zero1"
+        checkpoints.save(
+            self.options.folder, self.step, shared if sharded else shared | state, state if sharded else None
+        )
 
     def train_step(self) -> dict[str, float]:
         """Run one optimizer step, and return its `report`."""
@@ -139,8 +127,7 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(self.batches(self.step), start=1):
             last = number == options.accumulation  # gradients accumulate on each rank until then
-            syncing = contextlib.nullcontext() if last else self.model.no_sync()
-            with syncing:
+            with contextlib.nullcontext() if last else self.model.no_sync():
                 loss = self.loss_of(batch) / options.accumulation
                 loss.backward()
             total += loss.detach()
@@ -206,14 +193,10 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
                 trainer.preemption.acknowledged.set()
                 trainer.save()
                 break
-            if _saves(trainer):
+            every = options.save_every
+            if trainer.step == options.steps or (every and trainer.step % every == 0):
                 trainer.save()
     trainer.preemption.training = False
-
-
-def _saves(trainer: Trainer) -> bool:
-    every = trainer.options.save_every
-    return trainer.step == trainer.options.steps or bool(every and trainer.step % every == 0)
 
 
 def _steps_until_report(trainer: Trainer) -> int:
@@ -232,9 +215,8 @@ def _trace(trainer: Trainer) -> Iterator[Any]:
     path = trainer.options.folder / f"trace-rank{trainer.rank}.json.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
     schedule = torch.profiler.schedule(wait=TRACE_AFTER - 1, warmup=1, active=trainer.options.profile, repeat=1)
-    with torch.profiler.profile(
-        schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
-    ) as profiler:
+    write = torch.profiler.profile(schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path)))
+    with write as profiler:
         yield profiler.step
 
 
