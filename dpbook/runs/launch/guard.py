@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> int:
             sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
-        status, failure = _status(error), error
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)
+        status, failure = error.code if isinstance(error.code, int) else int(error.code is not None), error
     except BaseException as error:  # the launcher reports every kind of error
         status, failure = 1, error
     started = place.status_of_started()
@@ -72,13 +74,6 @@ def _source(arguments: list[str]) -> str | None:
     except (ImportError, ValueError):
         return None
     return found.origin if found else None
-
-
-def _status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    print(error.code, file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":

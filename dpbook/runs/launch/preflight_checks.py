@@ -75,17 +75,14 @@ def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -
     if gpus and nproc > len(gpus):
         text = f"{plural(nproc, 'rank')} on {plural(len(gpus), 'GPU')}: NCCL refuses two ranks on one; "
         if is_script:
-            yield PreflightFinding(
-                "warning", text + f"a script that uses NCCL needs --nproc {len(gpus)}; a script that uses gloo does not"
-            )
+            text += f"a script that uses NCCL needs --nproc {len(gpus)}; a script that uses gloo does not"
+            yield PreflightFinding("warning", text)
         else:
             yield PreflightFinding("problem", text + f"use --nproc {len(gpus)}")
     elif len({gpu.name for gpu in gpus[:nproc]}) > 1:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        yield PreflightFinding(
-            "warning", f"the GPUs differ ({names}): every step waits for the slowest. CUDA numbers them as nvidia-smi "
-            "does only with CUDA_DEVICE_ORDER=PCI_BUS_ID",
-        )  # fmt: skip
+        order = "CUDA numbers them as nvidia-smi does only with CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        yield PreflightFinding("warning", f"the GPUs differ ({names}): every step waits for the slowest. {order}")
     elif not gpus and nproc > machine.cores():
         text = f"{nproc} ranks share {machine.cores()} CPU cores, without a GPU: they slow one another down"
         yield PreflightFinding("warning", text)
@@ -125,17 +122,18 @@ def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECO
         return []
     completed, output, error = _run(command or PEER_PROBE, seconds)
     lines = [line.split() for line in output.splitlines()]
-    wrong = [f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]]
-    if wrong:
-        text = f"messages between GPUs {', '.join(wrong)} arrive with different bits: {PEER_REMEDY}"
-        return [PreflightFinding("problem", text)]
-    if not completed and lines and len(lines[-1]) == 2:
-        text = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"
-        return [PreflightFinding("problem", text)]
-    if not completed:
-        text = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
-        return [PreflightFinding("warning", text)]
-    return [PreflightFinding("warning", f"messages between the GPUs could not be tested: {error}")] if error else []
+    problem = warning = ""
+    if wrong := ", ".join(f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]):
+        problem = f"messages between GPUs {wrong} arrive with different bits: {PEER_REMEDY}"
+    elif not completed and lines and len(lines[-1]) == 2:
+        problem = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"
+    elif not completed:
+        warning = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
+    elif error:
+        warning = f"messages between the GPUs could not be tested: {error}"
+    if problem:
+        return [PreflightFinding("problem", problem)]
+    return [PreflightFinding("warning", warning)] if warning else []
 
 
 def _run(command: Sequence[str], seconds: float) -> tuple[bool, str, str]:

@@ -42,32 +42,26 @@ class HangWatch:
     """
 
     def __init__(self, folder: Path, ranks: Iterable[int], timeout: float, *, strict: bool) -> None:
-        self._launch, self._ranks, self._timeout, self._strict = folder, list(ranks), timeout, strict
+        self._launch, self._ranks, self.timeout, self._strict = folder, list(ranks), timeout, strict
         self._last_busy: tuple[float, dict[int, Usage | None]] = (0.0, {})
 
     def hangs(self) -> bool:
         """Return True if the run hangs; to be called about once a second."""
         folder = failure_files.last_attempt(self._launch)
-        present = [rank for rank in self._ranks if not _is_gone(folder, rank)]
+        gone = {r for r in self._ranks if (folder / failure_files.RESULT_FILE.format(r)).exists()}
+        present = [rank for rank in self._ranks if rank not in gone and _exists(_process(folder, rank))]
         beats = {rank: beat for rank in present if (beat := _heartbeat(folder, rank))}
         waiting = {rank: beat["limit"] for rank, beat in beats.items() if beat["limit"] is not None}
         now = time.time()
         if not waiting or not (self._strict or all(limit in TORCH_TIMEOUTS for limit in waiting.values())):
             return False
         since = float(max(beat["since"] for beat in beats.values()))
-        self._note(now, since, {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()})
-        return now - max(since, self._last_busy[0]) > self._timeout
-
-    def _note(self, now: float, since: float, usage: dict[int, Usage | None]) -> None:
-        """Note when the ranks that do not wait were last busy."""
+        usage = {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()}
         begun, before = self._last_busy
         same = begun >= since and before.keys() == usage.keys()
         if not same or any(_is_busy(before[rank], usage[rank], now - begun) for rank in usage):
             self._last_busy = (now, usage)
-
-
-def _is_gone(folder: Path, rank: int) -> bool:
-    return (folder / failure_files.RESULT_FILE.format(rank)).exists() or not _exists(_process(folder, rank))
+        return now - max(since, self._last_busy[0]) > self.timeout
 
 
 def _heartbeat(folder: Path, rank: int) -> dict[str, Any]:

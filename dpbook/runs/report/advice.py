@@ -12,13 +12,7 @@ import numpy as np
 from dpbook.collectives import AlphaBeta
 from dpbook.core import bytes_in_words, in_binary, milliseconds
 from dpbook.overlap import CAP, FIRST_CAP, MIB, Price, Tensor, plan, tensors_of
-from dpbook.runs.forecast import (
-    MeasuredStep,
-    bucket_limits,
-    largest_good_cap,
-    simulate_buckets,
-    sweep_caps,
-)
+from dpbook.runs.forecast import MeasuredStep, bucket_limits, largest_good_cap, simulate_buckets, sweep_caps
 from dpbook.runs.report.measured_run import MeasuredRun
 from dpbook.runs.watching import BUFFERS, Call, UpdateOnRank
 
@@ -42,13 +36,7 @@ SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
 
 @dataclass(frozen=True)
 class Advice:
-    """A change of a script.
-
-    Attributes:
-        change: what to change, in words.
-        gain: predicted seconds by which a step gets shorter.
-        source: how the gain was computed, in words.
-    """
+    """A change of a script in words, the predicted seconds of a step that it saves, and how they were computed."""
 
     change: str
     gain: float
@@ -79,7 +67,6 @@ class _Simulation:
     price: AlphaBeta
     exposed: float
     contention: float
-
     sizes: tuple[int, int]
 
     def gain(self, step: MeasuredStep, price: Price, cap: int, first: int) -> float:
@@ -99,7 +86,7 @@ class _Simulation:
 
 
 def _simulation(run: MeasuredRun, price: AlphaBeta | str) -> _Simulation | None:
-    """Return the simulation of a script whose step and whose messages have been measured."""
+    """Return the simulation of a script, if its step and its messages have been measured."""
     if run.world == 1 or not isinstance(run.simulated, MeasuredStep) or not isinstance(price, AlphaBeta):
         return None
     contention = 2.0 if run.model["device"] == "cpu" else 1.0
@@ -116,12 +103,12 @@ def _with_buckets(run: MeasuredRun, price: AlphaBeta | str | None = None) -> _Si
 def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
     if now := _with_buckets(run):
         cap = largest_good_cap(sweep_caps(now.step, now.price, now.contention))
-        gain = now.gain(now.step, now.price, cap, cap)
-        argument = f"bucket_cap_mb={cap / MIB:g}" if run.model["wrapped"] else f"cap={cap}"
-        text = f"{run.model['wrapper']}(…, {argument}): buckets of {in_binary(cap)}"
+        gain, buckets = now.gain(now.step, now.price, cap, cap), f"buckets of {in_binary(cap)}"
         if (reason := now.beyond(cap, cap)) and gain > LEAST_GAIN * run.step:
-            yield f"buckets of {in_binary(cap)}: {reason}"
+            yield f"{buckets}: {reason}"
             return
+        argument = f"bucket_cap_mb={cap / MIB:g}" if run.model["wrapped"] else f"cap={cap}"
+        text = f"{run.model['wrapper']}(…, {argument}): {buckets}"
         yield Advice(text, gain, "the shortest of the simulated steps with other buckets")
 
 
@@ -134,13 +121,8 @@ def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _simulation(run, run.price)
-    if (
-        now
-        and run.model["wrapped"]
-        and run.model["device"] != "cpu"
-        and all(each["dtype"] == "float32" for each in run.model["tensors"])
-    ):
+    now = _simulation(run, run.price) if run.model["wrapped"] and run.model["device"] != "cpu" else None
+    if now and all(each["dtype"] == "float32" for each in run.model["tensors"]):
         gain = now.gain(now.step, lambda nbytes: now.price(nbytes / 2), *bucket_limits(now.step))
         text = "send gradients in bf16: register_comm_hook(None, bf16_compress_hook); it rounds what is summed"
         yield Advice(text, gain, "the simulated step with half of the bytes")
@@ -158,11 +140,12 @@ def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
         return
     sent = simulate_buckets(now.step, now.price, *limits, now.contention).duration
     longer = sent - simulate_buckets(now.step, lambda nbytes: 0.0, *limits).duration
-    default = limits == (CAP, FIRST_CAP)
-    argument = "" if default else f", bucket_cap_mb={limits[0] / MIB:g}"
-    made = f"DistributedDataParallel(model{argument})"
-    text = f"average gradients during backward: {made} in place of the script's all-reduce"
-    buckets = "the default buckets of DDP" if default else "the largest buckets of DDP whose messages were measured"
+    argument, buckets = "", "the default buckets of DDP"
+    if limits != (CAP, FIRST_CAP):
+        argument = f", bucket_cap_mb={limits[0] / MIB:g}"
+        buckets = "the largest buckets of DDP whose messages were measured"
+    wrapper = f"DistributedDataParallel(model{argument})"
+    text = f"average gradients during backward: {wrapper} in place of the script's all-reduce"
     yield Advice(text, now.exposed - longer, f"the simulated step with {buckets}")
 
 
@@ -229,18 +212,17 @@ def _uneven_work(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _buffers(run: MeasuredRun) -> Iterator[Advice | str]:
     """A broadcast of buffers, such as those of batch norm, before a forward."""
-    seconds = [
-        sum(shortest) for ranks in run.updates if (shortest := _shortest(ranks, lambda one, c: c.name == BUFFERS))
-    ]
-    if seconds:
+    seconds = [_shortest(ranks, lambda one, call: call.name == BUFFERS) for ranks in run.updates]
+    if any(seconds):
         text = "DistributedDataParallel(…, broadcast_buffers=False): each rank keeps its own statistics of batch norm"
-        yield Advice(text, min(float(median(seconds)), run.mean("exposed")), "the measured time of the broadcast")
+        gain = min(float(median(filter(None, seconds))), run.mean("exposed"))
+        yield Advice(text, gain, "the measured time of the broadcast")
 
 
-def _shortest(ranks: Sequence[UpdateOnRank], wanted: Callable[[UpdateOnRank, Call], bool]) -> list[float]:
+def _shortest(ranks: Sequence[UpdateOnRank], wanted: Callable[[UpdateOnRank, Call], bool]) -> float:
     """Return the seconds of the wanted calls of an update, each on the rank that took shortest for it."""
     of_ranks = [[call.ended - call.begun for call in one.calls if wanted(one, call)] for one in ranks]
-    return [min(seconds) for seconds in zip(*of_ranks, strict=False)]
+    return float(sum(min(seconds) for seconds in zip(*of_ranks, strict=False)))
 
 
 def _call_rarely(run: MeasuredRun) -> Iterator[Advice | str]:
@@ -249,8 +231,7 @@ def _call_rarely(run: MeasuredRun) -> Iterator[Advice | str]:
         return
     places = {call.place[:2] for ranks in run.updates for call in ranks[0].calls if call.place}
     for place in sorted(places):
-        apart = partial(_is_apart, place)
-        seconds = [sum(_shortest(ranks, apart)) for ranks in run.updates]
+        seconds = [_shortest(ranks, partial(_is_apart, place)) for ranks in run.updates]
         text = f"the collective at {Path(place[0]).name}:{place[1]} in every {RARELY}th update, if only a log needs it"
         gain = min(float(median(seconds)), run.mean("exposed")) * (1 - 1 / RARELY)
         yield Advice(text, gain, "the measured time of the call")
