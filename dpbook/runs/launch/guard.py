@@ -7,9 +7,7 @@ The script needs no change, also if it starts its ranks itself: see `spawned_ran
 with the time, so that the launcher finds the first error of all ranks. If the rank is ended because another failed, its
 stack goes there; if the script finishes, an empty file does. The rank's last collectives go with each.
 
-Three environment variables turn on more. With DPBOOK_START_TIMEOUT (seconds) a rank ends that waits longer for the
-others to join. With DPBOOK_CHECK_CALLS (seconds) the ranks compare their collectives before they call them.
-DPBOOK_WATCHER names a module whose ``install()`` is called before the script begins.
+The environment variables of `dpbook.runs.launch.command` turn on more.
 """
 
 import importlib.util

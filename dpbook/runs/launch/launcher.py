@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dpbook.core import handling_signals, temporary_folder
 from dpbook.ranks import failure_files
@@ -37,8 +37,7 @@ StderrChunks = list[tuple[float, bytes]]
 """Parts of torchrun's stderr, each with the time of day."""
 
 
-@dataclass(frozen=True)
-class LaunchResult:
+class LaunchResult(NamedTuple):
     """Result of a launch: its exit ``status``, 0 for success, whether rank 0 ran on this node, what was reported."""
 
     status: int
@@ -104,7 +103,6 @@ def launch(
 def _reason(
     spec: Launch, folder: Path, seconds: float, status: int, stderr: str, logs: Path, *, hang_timeout: float | None
 ) -> str:
-    """Return why the launch failed, as far as this node knows."""
     if spec.nnodes > 1 and (error := re.search("Rendezvous(Timeout|Connection)Error", stderr)):
         if error[1] == "Connection":
             return f"no rendezvous answered at {spec.endpoint} within {spec.start_timeout:g} s"
@@ -179,8 +177,8 @@ def _pass_on_signal(folder: Path, number: int) -> None:
 def _request_stacks(folder: Path) -> None:
     """Have the ranks write their stacks: a program may ignore SIGTERM, or answer it in its own way."""
     (folder / failure_files.DUMP_REQUEST_FILE).touch()
-    ranks = [path.stem.rpartition("-")[2] for path in folder.glob(failure_files.PROCESS_ID_FILE.format("*"))]
-    stacks = [folder / failure_files.STACK_FILE.format(rank) for rank in ranks]
+    ids = folder.glob(failure_files.PROCESS_ID_FILE.format("*"))
+    stacks = [folder / failure_files.STACK_FILE.format(path.stem.rpartition("-")[2]) for path in ids]
     deadline = time.monotonic() + DUMP_TIMEOUT
     while time.monotonic() < deadline and not all(map(failure_files.read_or_empty, stacks)):
         time.sleep(POLL_SECONDS)

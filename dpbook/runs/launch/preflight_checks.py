@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 
 from dpbook.core import PACKAGE, machine, plural
 
@@ -26,8 +25,7 @@ PEER_REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class PreflightFinding:
+class PreflightFinding(NamedTuple):
     """Finding of a check. ``problem``: the launch cannot succeed. ``warning``: it may be slow or wrong."""
 
     kind: Literal["problem", "warning"]
@@ -38,12 +36,7 @@ class PreflightFinding:
 
 
 def preflight(
-    nproc: int,
-    gpus: Sequence[machine.Gpu],
-    *,
-    nnodes: int = 1,
-    endpoint: str | None = None,
-    is_script: bool = False,
+    nproc: int, gpus: Sequence[machine.Gpu], *, nnodes: int = 1, endpoint: str | None = None, is_script: bool = False
 ) -> list[PreflightFinding]:
     """Check this machine, which has these ``gpus``, for a launch of ``nproc`` ranks; return findings, problems first.
 
@@ -54,9 +47,13 @@ def preflight(
     findings = [
         *([missing] if importlib.util.find_spec("torch") is None else []),
         *_check_processes(nproc, gpus, is_script),
-        *_check_shared_memory(nproc, gpus),
         *_check_endpoint(nnodes, endpoint),
     ]
+    shared = machine.shared_memory()
+    needed = SMALL_SHARED_MEMORY * (max(nproc, 1) if gpus else 1)
+    if shared is not None and shared < needed:
+        text = f"shared memory has only {shared / 2**20:,.0f} MiB: give a container more with --shm-size=1g"
+        findings.append(PreflightFinding("warning", text))
     return sorted(findings, key=lambda finding: finding.kind != "problem")
 
 
@@ -85,14 +82,6 @@ def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -
         yield PreflightFinding("warning", f"the GPUs differ ({names}): every step waits for the slowest. {order}")
     elif not gpus and nproc > machine.cores():
         text = f"{nproc} ranks share {machine.cores()} CPU cores, without a GPU: they slow one another down"
-        yield PreflightFinding("warning", text)
-
-
-def _check_shared_memory(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
-    shared = machine.shared_memory()
-    needed = SMALL_SHARED_MEMORY * max(nproc, 1)
-    if shared is not None and shared < needed and (gpus or shared < SMALL_SHARED_MEMORY):
-        text = f"shared memory has only {shared / 2**20:,.0f} MiB: give a container more with --shm-size=1g"
         yield PreflightFinding("warning", text)
 
 

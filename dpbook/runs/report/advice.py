@@ -6,6 +6,7 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +35,7 @@ REACH = 2.0
 SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """A change of a script in words, the predicted seconds of a step that it saves, and how they were computed."""
 
     change: str
@@ -58,9 +58,8 @@ def advise(run: MeasuredRun) -> tuple[list[Advice], list[str]]:
 class _Simulation:
     """The step with the script's buckets, and the exposed communication of variants of it.
 
-    ``sizes`` are the smallest and the largest message whose time was measured, in bytes. Where the cores carry the
-    messages, as on CPUs of one machine, computation takes twice as long meanwhile (``contention``), so that nothing is
-    gained by hiding communication behind it.
+    ``sizes``: the smallest and the largest message whose time was measured, in bytes. ``contention``: where the cores
+    carry the messages, computation takes twice as long meanwhile, so that hiding them behind it gains nothing.
     """
 
     step: MeasuredStep
@@ -85,9 +84,14 @@ class _Simulation:
         return f"its messages would have {made}, and {sent} were measured"
 
 
-def _simulation(run: MeasuredRun, price: AlphaBeta | str) -> _Simulation | None:
-    """Return the simulation of a script, if its step and its messages have been measured."""
+def _simulation(run: MeasuredRun, price: AlphaBeta | str, *, bucketed: bool) -> _Simulation | None:
+    """Return the simulation of a script, if its step and its messages were measured.
+
+    ``bucketed``: only if its gradients travel in buckets during backward.
+    """
     if run.world == 1 or not isinstance(run.simulated, MeasuredStep) or not isinstance(price, AlphaBeta):
+        return None
+    if bucketed and not run.model["bucketed"]:
         return None
     contention = 2.0 if run.model["device"] == "cpu" else 1.0
     nbytes = [size for size, _ in run.sums]
@@ -95,13 +99,8 @@ def _simulation(run: MeasuredRun, price: AlphaBeta | str) -> _Simulation | None:
     return _Simulation(run.simulated, price, run.mean("exposed"), contention, sizes)
 
 
-def _with_buckets(run: MeasuredRun, price: AlphaBeta | str | None = None) -> _Simulation | None:
-    """Return the simulation of a script whose gradients travel in buckets during backward."""
-    return _simulation(run, price or run.price) if run.model["bucketed"] else None
-
-
 def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
-    if now := _with_buckets(run):
+    if now := _simulation(run, run.price, bucketed=True):
         cap = largest_good_cap(sweep_caps(now.step, now.price, now.contention))
         gain, buckets = now.gain(now.step, now.price, cap, cap), f"buckets of {in_binary(cap)}"
         if (reason := now.beyond(cap, cap)) and gain > LEAST_GAIN * run.step:
@@ -113,7 +112,7 @@ def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _with_buckets(run, run.price_of_same_messages)
+    now = _simulation(run, run.price_of_same_messages, bucketed=True)
     if now and now.step.accumulation > 1 and not now.step.no_sync:
         gain = now.gain(replace(now.step, no_sync=True), now.price, *bucket_limits(now.step))
         text = f"no_sync() around forward and backward of all but the last of {now.step.accumulation} micro-batches"
@@ -121,8 +120,9 @@ def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _simulation(run, run.price) if run.model["wrapped"] and run.model["device"] != "cpu" else None
-    if now and all(each["dtype"] == "float32" for each in run.model["tensors"]):
+    now = _simulation(run, run.price, bucketed=False) if run.model["wrapped"] else None
+    floats = all(each["dtype"] == "float32" for each in run.model["tensors"])
+    if now and floats and run.model["device"] != "cpu":
         gain = now.gain(now.step, lambda nbytes: now.price(nbytes / 2), *bucket_limits(now.step))
         text = "send gradients in bf16: register_comm_hook(None, bf16_compress_hook); it rounds what is summed"
         yield Advice(text, gain, "the simulated step with half of the bytes")
@@ -130,8 +130,8 @@ def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
     """A script that sums gradients by itself after backward could let them travel during it."""
-    now = None if run.averages or run.model["wrapper"] or run.model["sharded"] else _simulation(run, run.price)
-    if now is None:
+    now = _simulation(run, run.price, bucketed=False)
+    if now is None or run.averages or run.model["wrapper"] or run.model["sharded"]:
         return
     smaller = ((cap, cap) for cap in (16 * MIB >> halved for halved in range(7)))
     limits = next((each for each in ((CAP, FIRST_CAP), *smaller) if now.beyond(*each) is None), None)
@@ -190,8 +190,9 @@ def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _shard_the_optimizer(run: MeasuredRun) -> Iterator[Advice | str]:
     """Each rank updates some of the tensors and broadcasts each, which takes half of an all-reduce."""
-    now = None if {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]} else _with_buckets(run)
-    if now and run.model["device"] != "cpu":  # the cores that update also carry the broadcasts
+    now = _simulation(run, run.price, bucketed=True)
+    is_sharded = {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]}
+    if now and not is_sharded and run.model["device"] != "cpu":  # the cores that update also carry the broadcasts
         sizes = sorted((Tensor(**each).nbytes for each in run.model["tensors"]), reverse=True)
         shares = [0] * run.world
         for nbytes in sizes:  # as torch divides them

@@ -49,13 +49,8 @@ def write_script(report: ScriptReport, folder: Path) -> Path:
             failed.append(f"It ended after {plural(run.total, 'update')}.")
         verdict = list(sentences(run, report.alone if isinstance(report.alone, MeasuredRun) else None))
         results = list(rows(run, report.alone))
-    page = render_page(
-        FILE, name=report.program, verdict=failed + verdict, results=results, **_measured_sections(report),
-        facts=_script_facts(report),
-    )  # fmt: skip
     write_atomically(folder / DATA_FILE, (json.dumps(report.to_data(), indent=1) + "\n").encode())
-    write_atomically(folder / FILE, page.encode())
-    return folder / FILE
+    return _write_page(report, folder, verdict=failed + verdict, results=results, facts=_script_facts(report))
 
 
 def _script_facts(report: ScriptReport) -> Iterator[tuple[str, str]]:
@@ -96,35 +91,28 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     prediction = summary.prediction
     link = AlphaBeta(prediction["alpha"], prediction["beta"]) if prediction and prediction["beta"] else None
     report = read_report(folder, [summary.about["options"]["name"]], summary.world, baseline=baseline, link=link)
-    page = render_page(
-        FILE,
-        name=report.program,
+    simulated = prediction["seconds"] if prediction else None
+    return _write_page(
+        report,
+        folder,
         verdict=_verdict(summary, alone, report),
         results=_results(summary, alone),
-        **_measured_sections(report),
         loss=figures.run_loss(summary.lines, "The loss of the whole batch, over all ranks"),
-        seconds=figures.run_seconds(
-            summary.counted, "Step times on rank 0", prediction["seconds"] if prediction else None
-        ),
+        seconds=figures.run_seconds(summary.counted, "Step times on rank 0", simulated),
         predicted=_predicted(summary, prediction) if prediction else None,
         traces=_traced(sorted(folder.glob("trace-rank*.json.gz")), summary.world),
         facts=_facts(summary.about),
     )
-    write_atomically(folder / FILE, page.encode())
-    return folder / FILE
 
 
-def _measured_sections(report: ScriptReport) -> dict[str, Any]:
-    """Return the values that the template of a page needs of a report; they are None if nothing was measured."""
+def _write_page(report: ScriptReport, folder: Path, **sections: Any) -> Path:
+    """Write the page of a report with these ``sections`` and, if its run was measured, those of the run."""
     run = report.run
-    if isinstance(run, str):
-        return {"ranks": None, "advice": None, "timelines": None, "what_if": None}
-    return {
-        "ranks": list(_ranks(run)),
-        "advice": _advice(report, run),
-        "timelines": _timelines(report, run),
-        "what_if": list(_what_if(report)) or None,
-    }
+    if not isinstance(run, str):
+        sections |= {"ranks": list(_ranks(run)), "advice": _advice(report, run)}
+        sections |= {"timelines": _timelines(report, run), "what_if": list(_what_if(report))}
+    write_atomically(folder / FILE, render_page(FILE, name=report.program, **sections).encode())
+    return folder / FILE
 
 
 def _ranks(run: MeasuredRun) -> Iterator[dict[str, Any]]:
@@ -138,23 +126,25 @@ def _ranks(run: MeasuredRun) -> Iterator[dict[str, Any]]:
 
 
 def _advice(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
-    """Return the rows of advice, and the note below them."""
+    advice, reasons = report.advice
     rows = [
-        (each.change, f"{each.gain / run.step:.0%}", milliseconds(run.step - each.gain), each.source)
-        for each in report.advice[0]
+        (each.change, f"{each.gain / run.step:.0%}", milliseconds(run.step - each.gain), each.source) for each in advice
     ]
-    note = f"Nothing that could be computed would save more than {LEAST_GAIN:.0%} of a step."
-    reasons = report.advice[1]
     if run.world > 1 and (reason := not_forecast(run)) is not None:
         changes = "Other buckets" if isinstance(run.price_of_same_messages, AlphaBeta) else "Other buckets, no_sync"
         reasons = [*reasons, f"{changes} and more ranks: {reason}"]
-    return {"rows": rows, "none": note, "not_measured": [each.replace(": ", ": not measured: ", 1) for each in reasons]}
+    notes = [each.replace(": ", ": not measured: ", 1) for each in reasons]
+    return {"rows": rows, "least": f"{LEAST_GAIN:.0%}", "not_measured": notes}
 
 
 def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     """Return the picture of the update of median duration on each rank, above the simulated step."""
     measured = run.timeline
-    drawn = {f"rank {rank}": _as_rank_0(measured, rank) for rank in measured.ranks[:MOST_DRAWN]}
+    drawn = {}
+    for rank in measured.ranks[:MOST_DRAWN]:  # each to the end of its own update, as rank 0 of a timeline of its own
+        spans = tuple(span._replace(rank=0) for span in measured.of(rank).spans)
+        end = max((span.end for span in spans), default=measured.duration)
+        drawn[f"rank {rank}"] = Timeline(spans, (0.0, end))
     title, notes = f"The update of median duration (median step: {milliseconds(run.step)})", []
     if len(measured.ranks) > MOST_DRAWN:
         notes.append(f"The first {MOST_DRAWN} of {len(measured.ranks)} ranks are drawn.")
@@ -170,17 +160,7 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
         )
     elif run.world > 1:
         notes.append(f"Simulated step: not measured: {report.inputs}.")
-    notes.append(
-        "Each rank's time begins at the end of its previous update. Where nothing is computed or sent, it waits for "
-        "the loader, or does what the table calls rest."
-    )
     return {"picture": figures.draw_timelines(drawn, title), "notes": notes}
-
-
-def _as_rank_0(timeline: Timeline, rank: int) -> Timeline:
-    """Return a rank's timeline to the end of its own update, with the number 0 that all timelines of a picture have."""
-    spans = tuple(span._replace(rank=0) for span in timeline.of(rank).spans)
-    return Timeline(spans, (0.0, max((span.end for span in spans), default=timeline.duration)))
 
 
 def _what_if(report: ScriptReport) -> Iterator[tuple[str, ...]]:
@@ -193,7 +173,6 @@ def _what_if(report: ScriptReport) -> Iterator[tuple[str, ...]]:
 
 
 def _verdict(summary: Summary, alone: Summary | None, report: ScriptReport) -> list[str]:
-    """Return the sentences of the verdict on a run of our training program."""
     if not summary.settled:
         reason = f"the first {WARMUP_STEPS} steps allocate and settle the buckets"
         return [f"Too short for a verdict: {reason}; run {2 * WARMUP_STEPS + 1}."]

@@ -48,13 +48,10 @@ def new_report_folder(script: str, name: str | None) -> Path:
 
 @dataclass(frozen=True)
 class ScriptReport:
-    """Report of a script's run.
+    """Report of a script's run: what was measured, or the reason why nothing was.
 
-    Attributes:
-        program: the script and its arguments.
-        run: what was measured, or the reason why nothing was.
-        alone: the run on one process, the reason why there is none, or None if none was asked for.
-        failure: in words, if the run failed.
+    ``alone``: the run on one process, the reason why there is none, or None if none was asked for. ``failure`` says why
+    the run failed.
     """
 
     program: str
@@ -138,7 +135,7 @@ class ScriptReport:
             ],
             "slow_rank": run.slow,
             "not_measured": dict(_not_measured(self, run)),
-            "advice": [asdict(each) | {"step": run.step - each.gain} for each in self.advice[0]],
+            "advice": [each._asdict() | {"step": run.step - each.gain} for each in self.advice[0]],
         }
         if isinstance(alone, MeasuredRun):
             data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": verdicts.efficiency(run, alone)}}

@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ def describe(trainer: Trainer) -> dict[str, Any]:
     """Return the description of a run that the report needs beside the metrics."""
     device = trainer.device
     return {
-        "options": trainer.options.to_data(),
+        "options": asdict(trainer.options),
         "world": trainer.world,
         "resumed_at": trainer.step,
         "backend": dist.get_default_backend_for_device(device),

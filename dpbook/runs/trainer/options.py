@@ -112,16 +112,12 @@ class Options:
     def to_arguments(self, names: Container[str] | None = None) -> list[str]:
         """Return the command line of these options, or of those with some ``names``."""
         arguments = []
-        for name, value in self.to_data().items():
+        for name, value in asdict(self).items():
             if names is None or name in names:
                 flag = name.replace("_", "-")
                 is_flag = isinstance(value, bool)
                 arguments += [f"--{flag}" if value else f"--no-{flag}"] if is_flag else [f"--{flag}", str(value)]
         return arguments
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

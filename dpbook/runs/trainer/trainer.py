@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -35,12 +35,9 @@ TRACE_AFTER = 10
 
 @dataclass
 class Trainer:
-    """Model with its wrapper and optimizer on one rank.
+    """Model with its wrapper and optimizer on one rank, after ``step`` steps, the last at learning rate ``rate``.
 
-    Attributes:
-        step: number of steps that are finished.
-        ending: whether a rank has been asked to end; `report` sets it on all ranks.
-        rate: learning rate of the last step.
+    ``ending``: whether a rank has been asked to end; `report` sets it on all ranks.
     """
 
     options: Options
@@ -106,7 +103,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the current step."""
         order = None if self.options.strategy == "torch" else self.model.ready_order
-        shared = {"model": self.module.state_dict(), "options": self.options.to_data(), "order": order}
+        shared = {"model": self.module.state_dict(), "options": asdict(self.options), "order": order}
         state, sharded = {"optimizer": self.optimizer.state_dict()}, self.options.strategy == "zero1"
         checkpoints.save(
             self.options.folder, self.step, shared if sharded else shared | state, state if sharded else None
@@ -169,7 +166,9 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
     trainer.preemption.training = True
     with _trace(trainer) as traced:
         while trainer.step < options.steps:
-            count = _steps_until_report(trainer)
+            step = trainer.step  # the next line of metrics or checkpoint comes after ``count`` steps
+            intervals = filter(None, (options.report_every, options.save_every))
+            count = min(options.steps - step, *(every - step % every for every in intervals))
             begun = moment(trainer.device)
             for remaining in reversed(range(count)):
                 trainer.advance()
@@ -193,17 +192,9 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
                 trainer.preemption.acknowledged.set()
                 trainer.save()
                 break
-            every = options.save_every
-            if trainer.step == options.steps or (every and trainer.step % every == 0):
+            if trainer.step == options.steps or (options.save_every and trainer.step % options.save_every == 0):
                 trainer.save()
     trainer.preemption.training = False
-
-
-def _steps_until_report(trainer: Trainer) -> int:
-    """Return the number of steps until the next line of metrics or the next checkpoint."""
-    options, step = trainer.options, trainer.step
-    intervals = filter(None, (options.report_every, options.save_every))
-    return min(options.steps - step, *(every - step % every for every in intervals))
 
 
 @contextlib.contextmanager
