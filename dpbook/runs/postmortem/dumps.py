@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpbook.core import InvalidArgument, check_int, plural, ranks_in_words
-from dpbook.runs.postmortem.collective_calls import (
-    CallRecords,
-    call_records,
-    describe_late_ranks,
-    describe_mismatch,
-    describe_positions,
-    describe_unfinished_call,
-    locate_call,
-)
+from dpbook.runs.postmortem import collective_calls
+from dpbook.runs.postmortem.collective_calls import CallRecords, call_records, locate_call
 from dpbook.runs.postmortem.flight_recorder import call_record
 
 _FILE_NAME = re.compile(r"(?P<prefix>.*?)(?P<rank>\d+)(?P<suffix>\.json|\.pickle|\.pkl)?")
@@ -51,8 +44,8 @@ class Dumps:
     def diagnosis(self) -> str:
         """Return what is wrong, or why that is unknown; "" if all ranks are known and completed the same calls."""
         records = self.records
-        fault = describe_mismatch(records) or describe_late_ranks(records)
-        fault = fault or self._waits_in_guessed_groups() or describe_unfinished_call(records)
+        fault = collective_calls.describe_mismatch(records) or collective_calls.describe_late_ranks(records)
+        fault = fault or self._waits_in_guessed_groups() or collective_calls.describe_unfinished_call(records)
         if fault:
             return fault
         if not any(calls.calls for calls in records.ranks.values()):
@@ -81,7 +74,7 @@ class Dumps:
     def __str__(self) -> str:
         missing = [f"  {ranks_in_words(self.missing)}: no dump"] if self.missing else []
         messages = [f"  {plural(self.messages, 'message')} (send, recv) not compared"] if self.messages else []
-        return "\n".join([describe_positions(self.records), *missing, *messages])
+        return "\n".join([collective_calls.describe_positions(self.records), *missing, *messages])
 
 
 def read_dumps(folder: Path, prefix: str | None = None, world: int | None = None) -> Dumps:

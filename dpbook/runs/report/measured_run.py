@@ -14,18 +14,9 @@ from dpbook.collectives import AlphaBeta, fit
 from dpbook.core import DpbookError, milliseconds, plural
 from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
+from dpbook.runs import watching
 from dpbook.runs.forecast import WARMUP_UPDATES, MeasuredStep, NoForecast, fitted_connection, read_step
-from dpbook.runs.watching import (
-    JOURNAL,
-    MOMENTS_FORMAT,
-    Call,
-    UpdateOnRank,
-    in_rounds,
-    read_journal,
-    read_update,
-    rounds,
-    split,
-)
+from dpbook.runs.watching import Call, UpdateOnRank
 
 LEAST_UPDATES = 5
 """Updates below which nothing is measured."""
@@ -82,7 +73,7 @@ class MeasuredRun:
     @cached_property
     def all_parts(self) -> dict[str, NDArray[np.float64]]:
         """Parts of every update that counts, as `split` returns them."""
-        return split(self.updates)
+        return watching.split(self.updates)
 
     @cached_property
     def seconds(self) -> NDArray[np.float64]:
@@ -317,14 +308,14 @@ def _spans(rank: int, one: UpdateOnRank, shortest: NDArray[np.float64]) -> Itera
 def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun:
     """Read the journals of ``world`` ranks in ``folder``; ``link`` as in `MeasuredRun`. Raises `NotMeasured`."""
     for rank in range(world):
-        if not (folder / JOURNAL.format(rank)).is_file():
+        if not (folder / watching.JOURNAL.format(rank)).is_file():
             raise NotMeasured(f"rank {rank} wrote no journal: it failed before it began, or ran on another machine")
-    journals = [read_journal(folder, rank) for rank in range(world)]
+    journals = [watching.read_journal(folder, rank) for rank in range(world)]
     models = [event for of_rank in reversed(journals) for event in of_rank if event["kind"] == "model"]
     if not models:
         raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
     model = models[-1]  # of the lowest rank that has one
-    if model.get("format") != MOMENTS_FORMAT:
+    if model.get("format") != watching.MOMENTS_FORMAT:
         raise NotMeasured("the journals were written by another version of dpbook: launch the script again")
     worlds = sorted({event["world"] for event in models} | {world})
     if len(worlds) > 1:
@@ -337,14 +328,14 @@ def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> Measure
             f"the script ended after {plural(total, 'update')}; {LEAST_UPDATES} are needed, of which the first "
             f"{WARMUP_UPDATES} do not count"
         )
-    period = rounds(events[0][WARMUP_UPDATES:])
+    period = watching.rounds(events[0][WARMUP_UPDATES:])
     if not period:
         raise NotMeasured("the optimizers step in no regular order, so the end of an update is unknown")
-    joined = [{event["number"]: event for event in in_rounds(of_rank, period)} for of_rank in events]
+    joined = [{event["number"]: event for event in watching.in_rounds(of_rank, period)} for of_rank in events]
     numbers = [n for n in joined[0] if n >= WARMUP_UPDATES and all(n in of_rank for of_rank in joined)]
     if not numbers:
         raise NotMeasured(f"{period} optimizer steps make an update, and no update was complete on all ranks")
-    updates = tuple(tuple(read_update(of_rank[n], world) for of_rank in joined) for n in numbers)
+    updates = tuple(tuple(watching.read_update(of_rank[n], world) for of_rank in joined) for n in numbers)
     memory = tuple(of_rank[-1]["memory"] for of_rank in events)
     workers = mode(joined[0][number]["workers"] for number in numbers)
     model = model | {"models": max(joined[0][number]["models"] for number in numbers)}

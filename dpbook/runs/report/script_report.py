@@ -200,19 +200,15 @@ def launch_with_report(
     """
     ended = launch(with_hooks(spec, folder, {"sampled": True}, moments=True), say, signals)
     failure = ended.messages[0].partition("\n")[0] if ended.messages and ended.status else None
-    measured = read_report(folder, spec.program, spec.nproc, failure=failure)
-    if not alone or spec.nproc == 1 or ended.status or isinstance(measured.run, str):
-        return ended.status, measured
+    report = read_report(folder, spec.program, spec.nproc, failure=failure)
+    if not alone or spec.nproc == 1 or ended.status or isinstance(report.run, str):
+        return ended.status, report
     say(f"running the script again, on one process, for {plural(UPDATES_ALONE, 'update')} at most")
-    return ended.status, replace(measured, alone=_run_alone(spec, folder, measured.run.total, signals))
-
-
-def _run_alone(spec: Launch, folder: Path, updates: int, signals: list[int]) -> MeasuredRun | str:
-    """Run the script on one process, with as many cores as each of its ranks had, and return what was measured."""
     (folder / ALONE).mkdir()
-    one = replace(spec, nproc=1, threads=max(1, machine.cores() // spec.nproc))
-    options = {"updates": min(updates, UPDATES_ALONE)}
-    ended = launch(with_hooks(one, folder / ALONE, options, moments=True), early_signals=signals)
-    if ended.status:
-        return f"the script failed on one process: {ended.messages[0] if ended.messages else ended.status}"
-    return _read(folder / ALONE, 1)
+    one = replace(spec, nproc=1, threads=max(1, machine.cores() // spec.nproc))  # as many cores as each rank had
+    options = {"updates": min(report.run.total, UPDATES_ALONE)}
+    again = launch(with_hooks(one, folder / ALONE, options, moments=True), early_signals=signals)
+    run_alone = _read(folder / ALONE, 1)
+    if again.status:
+        run_alone = f"the script failed on one process: {again.messages[0] if again.messages else again.status}"
+    return ended.status, replace(report, alone=run_alone)
