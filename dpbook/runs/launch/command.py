@@ -81,7 +81,6 @@ class Launch:
 
     @property
     def ranks(self) -> range:
-        """Ranks of all machines."""
         return range(self.nproc * self.nnodes)
 
     def hang_watch(self, folder: Path) -> HangWatch | None:

@@ -46,9 +46,12 @@ def main(arguments: list[str]) -> int:
             sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
-        if not isinstance(error.code, int | None):
+        failure = error
+        if isinstance(error.code, int | None):
+            status = error.code or 0
+        else:
             print(error.code, file=sys.stderr)
-        status, failure = error.code if isinstance(error.code, int) else int(error.code is not None), error
+            status = 1
     except BaseException as error:  # the launcher reports every kind of error
         status, failure = 1, error
     started = place.status_of_started()

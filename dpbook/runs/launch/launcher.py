@@ -32,7 +32,6 @@ STDERR_BYTES = 200_000
 LOG_FOLDER = Path("runs", "logs")
 """Parent of the logs of a failed launch by default."""
 STAMP = "%Y%m%d-%H%M%S"
-"""Name of a folder of logs."""
 StderrChunks = list[tuple[float, bytes]]
 """Parts of torchrun's stderr, each with the time of day."""
 

@@ -23,7 +23,6 @@ IDLE_BYTES = 2**20
 Usage = tuple[float, int]
 """What processes have used so far: seconds of computation, and bytes read and written."""
 MEMORY_PREFIX = "memory when last sampled: "
-"""Beginning of the line about the memory of the ranks."""
 SAMPLING_SHARE = 0.02
 """Share of a core that may be spent on sampling, which takes longer with large processes."""
 

@@ -264,12 +264,12 @@ def describe_mismatch(records: CallRecords) -> str:
     mismatch = records.first_mismatch()
     if not mismatch:
         return ""
-    calls = mismatch.calls
+    calls, skipping = mismatch
     first = next(iter(calls.values()))
     number = f"collective {first.number}{records.group_suffix(first.group)}"
-    if mismatch.skipped:
-        rank, call = next(iter(mismatch.skipped.items()))
-        skipped = f"{ranks_in_words(mismatch.skipped)} skipped {number} ({call.description}{call.location})"
+    if skipping:
+        rank, call = next(iter(skipping.items()))
+        skipped = f"{ranks_in_words(skipping)} skipped {number} ({call.description}{call.location})"
         instead = f"{calls[rank].description}{calls[rank].location}"
         return f"the ranks called different collectives: {skipped} and called {instead}"
     if all((call.op, call.call_site) == (first.op, first.call_site) for call in calls.values()):

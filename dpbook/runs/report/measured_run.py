@@ -193,7 +193,6 @@ class MeasuredRun:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients of a rank."""
         return sum(Tensor(**tensor).nbytes for tensor in self.model["tensors"])
 
     @property

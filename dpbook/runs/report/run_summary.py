@@ -61,7 +61,6 @@ class Summary:
 
     @property
     def counted(self) -> list[dict[str, Any]]:
-        """Lines that count."""
         return self._settled_lines or self.current
 
     @property
@@ -76,7 +75,6 @@ class Summary:
 
     @property
     def unit(self) -> str:
-        """Unit of the model's inputs."""
         return "tokens" if self.about["flops_per_token"] else "images"
 
     @property

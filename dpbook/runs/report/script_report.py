@@ -18,7 +18,6 @@ from dpbook.runs.trainer import ALONE
 from dpbook.runs.watching import PARTS, with_hooks
 
 FORMAT = 1
-"""Version of the JSON form."""
 REPORTS = Path("runs", "reports")
 """Folder of reports, in the folder in which a launch is started."""
 DATA_FILE = "report.json"
@@ -87,7 +86,6 @@ class ScriptReport:
         return forecast(step, [self.world * more for more in FURTHER_WORLDS], [fitted_connection(self.world, price)])
 
     def headline(self) -> str:
-        """Return the report in a few lines."""
         run = self.run
         if isinstance(run, str):
             return f"not measured: {run}"

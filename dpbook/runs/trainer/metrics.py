@@ -39,7 +39,6 @@ def read(folder: Path) -> list[dict[str, Any]]:
 ALONE = "alone"
 """Folder of the run on one process, in the folder of a run or of a report."""
 STEPS_ALONE = 30
-"""Steps of the baseline."""
 
 
 def train_alone(options: Options, nproc: int, report: Callable[[str], None]) -> bool:

@@ -91,7 +91,6 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run's files."""
         return Path(self.out) / self.name
 
     def schedule(self, world: int) -> Schedule | None:

@@ -18,10 +18,7 @@ PROCESS_BYTES = 400 * 2**20
 def requirements(
     options: Options, nproc: int, gpus: Sequence[machine.Gpu], *, nnodes: int = 1
 ) -> list[PreflightFinding]:
-    """Return the problems of a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
-
-    ``gpus`` are the GPUs of this machine.
-    """
+    """Return the problems of a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one."""
     world = nproc * nnodes
     problems = list(_memory(nproc, world, options, gpus))
     examples = world * options.batch * options.accumulation

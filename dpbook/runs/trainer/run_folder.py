@@ -24,7 +24,6 @@ _COMPLETE = re.compile(r"checkpoint-(\d{8})\.pt")
 
 
 def checkpoint(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint of a step."""
     return folder / f"checkpoint-{step:08}.pt"
 
 
