@@ -101,17 +101,13 @@ def _compare(call: str, line: str, ranks: tuple[int, ...], timeout: timedelta) -
             store.wait([key(other, number)], timeout)
         except RuntimeError:  # a FileStore raises no more special type
             waiting = f"rank {rank} is in call {number}, {call}, on {line}; rank {other} has not joined it"
-            raise Deadlock(f"{waiting}. {_last_call(store, key(other, number - 1), other)}") from None
+            last = f"Rank {other} has made no call yet"
+            if store.check([key(other, number - 1)]):
+                last_call, last_line = json.loads(store.get(key(other, number - 1)))
+                last = f"The last call of rank {other} was {last_call}, on {last_line}"
+            raise Deadlock(f"{waiting}. {last}") from None
         other_call, other_line = json.loads(store.get(key(other, number)))
         if other_call != call:
-            raise MessageError(
-                f"call {number} is {call} on rank {rank}, on {line}, but {other_call} on rank {other}, on {other_line}"
-            )
+            here, there = f"{call} on rank {rank}, on {line}", f"{other_call} on rank {other}, on {other_line}"
+            raise MessageError(f"call {number} is {here}, but {there}")
     store.delete_key(key(rank, number - 2))  # all ranks have reached call `number`: none reads that any more
-
-
-def _last_call(store: dist.Store, key: str, rank: int) -> str:
-    if not store.check([key]):
-        return f"Rank {rank} has made no call yet"
-    call, line = json.loads(store.get(key))
-    return f"The last call of rank {rank} was {call}, on {line}"

@@ -80,37 +80,32 @@ class Launch:
         return Path(self.program[0]).stem if self.program[0] != "-m" else self.program[1]
 
     @property
-    def effective_hang_timeout(self) -> float:
-        """Return the seconds after which a run that hangs is stopped; 0: never."""
-        if self.hang_timeout is None:
-            return HANG_TIMEOUT if self.nnodes == 1 else 0.0
-        return self.hang_timeout
+    def ranks(self) -> range:
+        return range(self.nproc * self.nnodes)
 
     def hang_watch(self, folder: Path) -> HangWatch | None:
         """Return the watch for a hang; None if a hanging run is not stopped."""
-        timeout, ranks = self.effective_hang_timeout, range(self.nproc * self.nnodes)
-        return HangWatch(folder, ranks, timeout, strict=self.hang_timeout is not None) if timeout else None
+        default = HANG_TIMEOUT if self.nnodes == 1 else 0.0
+        timeout = default if self.hang_timeout is None else self.hang_timeout
+        return HangWatch(folder, self.ranks, timeout, strict=self.hang_timeout is not None) if timeout else None
 
     def command(self, folder: Path, logs: Path) -> list[str]:
         """Return the command: torchrun with the guard around the program. The ranks' output goes to ``logs``."""
-        if self.nnodes == 1:
-            rendezvous = ["--standalone"]
-        else:
+        rendezvous = ["--standalone"]
+        if self.nnodes > 1:
             rendezvous = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
             seconds = math.ceil(self.start_timeout)
             rendezvous += [f"--rdzv-conf=join_timeout={seconds},read_timeout={seconds}"]
-        processes = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
-        redirects = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 alone prints to the terminal
-        output = [f"--log-dir={logs}", *([f"--redirects={redirects}"] if redirects else [])]
+        options = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", f"--log-dir={logs}"]
+        if self.nproc > 1:  # rank 0 alone prints to the terminal
+            options.append("--redirects=" + ",".join(f"{local}:3" for local in range(1, self.nproc)))
         guarded = ["-m", "--", "dpbook.runs.launch.guard", str(folder), *self.program]
-        return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *rendezvous, *processes, *output, *guarded]
+        return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *rendezvous, *options, *guarded]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the environment of the ranks: this process's own, with defaults for variables that it does not set."""
-        threads = self.threads or max(1, machine.cores() // self.nproc)
-        root = str(PACKAGE.parent)
         return {
-            "OMP_NUM_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(self.threads or max(1, machine.cores() // self.nproc)),
             # Without this a restart may meet the store of the attempt before it, and hang.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             # Without this init_process_group may return before all ranks have joined, and a hang there goes unseen.
@@ -123,7 +118,7 @@ class Launch:
             REPORT_VARIABLE: str(folder / failure_files.TORCHRUN_REPORT_FILE),
             failure_files.PREEMPTION_VARIABLE: str(folder / failure_files.PREEMPTION_FILE),
             **self.variables,
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])),
         }
 
 

@@ -7,9 +7,7 @@ The script needs no change, also if it starts its ranks itself: see `spawned_ran
 with the time, so that the launcher finds the first error of all ranks. If the rank is ended because another failed, its
 stack goes there; if the script finishes, an empty file does. The rank's last collectives go with each.
 
-Three environment variables turn on more. With DPBOOK_START_TIMEOUT (seconds) a rank ends that waits longer for the
-others to join. With DPBOOK_CHECK_CALLS (seconds) the ranks compare their collectives before they call them.
-DPBOOK_WATCHER names a module whose ``install()`` is called before the script begins.
+The environment variables of `dpbook.runs.launch.command` turn on more.
 """
 
 import importlib.util
@@ -48,7 +46,12 @@ def main(arguments: list[str]) -> int:
             sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
-        status, failure = _status(error), error
+        failure = error
+        if isinstance(error.code, int | None):
+            status = error.code or 0
+        else:
+            print(error.code, file=sys.stderr)
+            status = 1
     except BaseException as error:  # the launcher reports every kind of error
         status, failure = 1, error
     started = place.status_of_started()
@@ -72,13 +75,6 @@ def _source(arguments: list[str]) -> str | None:
     except (ImportError, ValueError):
         return None
     return found.origin if found else None
-
-
-def _status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    print(error.code, file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":

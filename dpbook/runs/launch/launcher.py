@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from dpbook.core import handling_signals, temporary_folder
 from dpbook.ranks import failure_files
@@ -33,13 +32,11 @@ STDERR_BYTES = 200_000
 LOG_FOLDER = Path("runs", "logs")
 """Parent of the logs of a failed launch by default."""
 STAMP = "%Y%m%d-%H%M%S"
-"""Name of a folder of logs."""
 StderrChunks = list[tuple[float, bytes]]
 """Parts of torchrun's stderr, each with the time of day."""
 
 
-@dataclass(frozen=True)
-class LaunchResult:
+class LaunchResult(NamedTuple):
     """Result of a launch: its exit ``status``, 0 for success, whether rank 0 ran on this node, what was reported."""
 
     status: int
@@ -75,9 +72,9 @@ def launch(
         )
         reader = threading.Thread(target=_pass_on_stderr, args=(child, chunks), daemon=True)
         reader.start()
-        memory = MemoryWatch(folder, range(spec.nproc * spec.nnodes))
+        memory, hangs = MemoryWatch(folder, spec.ranks), spec.hang_watch(folder)
         signals = [] if early_signals is None else early_signals
-        signalled, hung, failed = _wait(child, folder, spec.hang_watch(folder), memory, signals)
+        signalled, hung, failed = _wait(child, folder, hangs, memory, signals)
         reader.join(SHUTDOWN_TIMEOUT)
         attempt = failure_files.last_attempt(folder)
         has_logs = tidy_logs(logs)
@@ -88,8 +85,9 @@ def launch(
             if spec.torchrun_report:
                 print(torchrun_report, file=sys.stderr)
             stderr = _stderr_since_start(chunks, attempt) + torchrun_report
-            seconds = time.monotonic() - begun
-            reason = _reason(spec, attempt, seconds, child.returncode, stderr, logs, hung=hung)
+            timeout = hangs.timeout if hung and hangs else None
+            status, seconds = child.returncode, time.monotonic() - begun
+            reason = _reason(spec, attempt, seconds, status, stderr, logs, hang_timeout=timeout)
             if "SIGKILL" in reason.partition("\n")[0]:
                 reason = "\n".join(filter(None, [reason, memory.summary()]))
             kept = (logs if spec.logs else keep_logs(logs, spec.name)) if has_logs else None
@@ -101,17 +99,17 @@ def launch(
         return LaunchResult(status, (attempt / failure_files.STACK_FILE.format(0)).exists(), tuple(messages))
 
 
-def _reason(spec: Launch, folder: Path, seconds: float, status: int, stderr: str, logs: Path, *, hung: bool) -> str:
-    """Return why the launch failed, as far as this node knows."""
+def _reason(
+    spec: Launch, folder: Path, seconds: float, status: int, stderr: str, logs: Path, *, hang_timeout: float | None
+) -> str:
     if spec.nnodes > 1 and (error := re.search("Rendezvous(Timeout|Connection)Error", stderr)):
         if error[1] == "Connection":
             return f"no rendezvous answered at {spec.endpoint} within {spec.start_timeout:g} s"
         return f"not all of the {spec.nnodes} nodes joined at {spec.endpoint} within {spec.start_timeout:g} s"
-    world = spec.nnodes * spec.nproc
-    lines = [why_it_failed(folder, world, seconds, status, stderr, logs, hung=hung)]
+    hung = hang_timeout is not None
+    lines = [why_it_failed(folder, len(spec.ranks), seconds, status, stderr, logs, hung=hung)]
     if hung:
-        timeout = spec.effective_hang_timeout
-        lines.append(f"no rank made progress for {timeout:g} s, so the launch was stopped (--hang-timeout)")
+        lines.append(f"no rank made progress for {hang_timeout:g} s, so the launch was stopped (--hang-timeout)")
     if not spec.check_calls and re.search("gloo received|different calls", lines[0]):
         lines.append("--check-calls shows which rank makes which call")
     if spec.nnodes > 1:
@@ -178,8 +176,8 @@ def _pass_on_signal(folder: Path, number: int) -> None:
 def _request_stacks(folder: Path) -> None:
     """Have the ranks write their stacks: a program may ignore SIGTERM, or answer it in its own way."""
     (folder / failure_files.DUMP_REQUEST_FILE).touch()
-    ranks = [path.stem.rpartition("-")[2] for path in folder.glob(failure_files.PROCESS_ID_FILE.format("*"))]
-    stacks = [folder / failure_files.STACK_FILE.format(rank) for rank in ranks]
+    ids = folder.glob(failure_files.PROCESS_ID_FILE.format("*"))
+    stacks = [folder / failure_files.STACK_FILE.format(path.stem.rpartition("-")[2]) for path in ids]
     deadline = time.monotonic() + DUMP_TIMEOUT
     while time.monotonic() < deadline and not all(map(failure_files.read_or_empty, stacks)):
         time.sleep(POLL_SECONDS)
@@ -198,16 +196,16 @@ def _end(child: subprocess.Popen[bytes], signals: list[int]) -> None:
 
 def new_folder(parent: Path, name: str) -> Path:
     """Make a new folder in ``parent``; a number follows its name if there is one already. Raises `OSError`."""
-    for number in count(1):
-        path = parent / (name if number == 1 else f"{name}-{number}")
+    number, path = 1, parent / name
+    while True:
         try:
             path.mkdir(parents=True)
+            return path
         except FileExistsError:
             if not parent.is_dir():
                 raise
-        else:
-            return path
-    raise AssertionError("count does not end")
+        number += 1
+        path = parent / f"{name}-{number}"
 
 
 def tidy_logs(folder: Path) -> bool:

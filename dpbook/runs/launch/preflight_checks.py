@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 
 from dpbook.core import PACKAGE, machine, plural
 
@@ -26,8 +25,7 @@ PEER_REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class PreflightFinding:
+class PreflightFinding(NamedTuple):
     """Finding of a check. ``problem``: the launch cannot succeed. ``warning``: it may be slow or wrong."""
 
     kind: Literal["problem", "warning"]
@@ -38,12 +36,7 @@ class PreflightFinding:
 
 
 def preflight(
-    nproc: int,
-    gpus: Sequence[machine.Gpu],
-    *,
-    nnodes: int = 1,
-    endpoint: str | None = None,
-    is_script: bool = False,
+    nproc: int, gpus: Sequence[machine.Gpu], *, nnodes: int = 1, endpoint: str | None = None, is_script: bool = False
 ) -> list[PreflightFinding]:
     """Check this machine, which has these ``gpus``, for a launch of ``nproc`` ranks; return findings, problems first.
 
@@ -54,9 +47,13 @@ def preflight(
     findings = [
         *([missing] if importlib.util.find_spec("torch") is None else []),
         *_check_processes(nproc, gpus, is_script),
-        *_check_shared_memory(nproc, gpus),
         *_check_endpoint(nnodes, endpoint),
     ]
+    shared = machine.shared_memory()
+    needed = SMALL_SHARED_MEMORY * (max(nproc, 1) if gpus else 1)
+    if shared is not None and shared < needed:
+        text = f"shared memory has only {shared / 2**20:,.0f} MiB: give a container more with --shm-size=1g"
+        findings.append(PreflightFinding("warning", text))
     return sorted(findings, key=lambda finding: finding.kind != "problem")
 
 
@@ -75,27 +72,16 @@ def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -
     if gpus and nproc > len(gpus):
         text = f"{plural(nproc, 'rank')} on {plural(len(gpus), 'GPU')}: NCCL refuses two ranks on one; "
         if is_script:
-            yield PreflightFinding(
-                "warning", text + f"a script that uses NCCL needs --nproc {len(gpus)}; a script that uses gloo does not"
-            )
+            text += f"a script that uses NCCL needs --nproc {len(gpus)}; a script that uses gloo does not"
+            yield PreflightFinding("warning", text)
         else:
             yield PreflightFinding("problem", text + f"use --nproc {len(gpus)}")
     elif len({gpu.name for gpu in gpus[:nproc]}) > 1:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        yield PreflightFinding(
-            "warning", f"the GPUs differ ({names}): every step waits for the slowest. CUDA numbers them as nvidia-smi "
-            "does only with CUDA_DEVICE_ORDER=PCI_BUS_ID",
-        )  # fmt: skip
+        order = "CUDA numbers them as nvidia-smi does only with CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        yield PreflightFinding("warning", f"the GPUs differ ({names}): every step waits for the slowest. {order}")
     elif not gpus and nproc > machine.cores():
         text = f"{nproc} ranks share {machine.cores()} CPU cores, without a GPU: they slow one another down"
-        yield PreflightFinding("warning", text)
-
-
-def _check_shared_memory(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
-    shared = machine.shared_memory()
-    needed = SMALL_SHARED_MEMORY * max(nproc, 1)
-    if shared is not None and shared < needed and (gpus or shared < SMALL_SHARED_MEMORY):
-        text = f"shared memory has only {shared / 2**20:,.0f} MiB: give a container more with --shm-size=1g"
         yield PreflightFinding("warning", text)
 
 
@@ -125,17 +111,18 @@ def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECO
         return []
     completed, output, error = _run(command or PEER_PROBE, seconds)
     lines = [line.split() for line in output.splitlines()]
-    wrong = [f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]]
-    if wrong:
-        text = f"messages between GPUs {', '.join(wrong)} arrive with different bits: {PEER_REMEDY}"
-        return [PreflightFinding("problem", text)]
-    if not completed and lines and len(lines[-1]) == 2:
-        text = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"
-        return [PreflightFinding("problem", text)]
-    if not completed:
-        text = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
-        return [PreflightFinding("warning", text)]
-    return [PreflightFinding("warning", f"messages between the GPUs could not be tested: {error}")] if error else []
+    problem = warning = ""
+    if wrong := ", ".join(f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]):
+        problem = f"messages between GPUs {wrong} arrive with different bits: {PEER_REMEDY}"
+    elif not completed and lines and len(lines[-1]) == 2:
+        problem = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"
+    elif not completed:
+        warning = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
+    elif error:
+        warning = f"messages between the GPUs could not be tested: {error}"
+    if problem:
+        return [PreflightFinding("problem", problem)]
+    return [PreflightFinding("warning", warning)] if warning else []
 
 
 def _run(command: Sequence[str], seconds: float) -> tuple[bool, str, str]:

@@ -82,8 +82,11 @@ class RankEvidence:
         with self._lock:
             flight_recorder.write_calls(self._folder, self._rank)
             if error := _handled_error():
-                folder = self._folder / failure_files.HANDLED_ERRORS_FOLDER
-                failure_files.write_error(folder, self._rank, error, _with_callers(error.__traceback__))
+                folder, trace = self._folder / failure_files.HANDLED_ERRORS_FOLDER, error.__traceback__
+                # It begins in the function that handles the error: torch does so before the script, whose line would
+                # be missing.
+                whole = traceback_to(trace.tb_frame.f_back, trace) if trace else None
+                failure_files.write_error(folder, self._rank, error, drop_starter_frames(whole))
             if not self._stack.closed and not os.fstat(self._stack.fileno()).st_size:
                 faulthandler.dump_traceback(self._stack)
 
@@ -135,11 +138,9 @@ class RankEvidence:
         """Write the time of the last progress, and torch's timeout of the collective that the rank waits in."""
         if self._stopped:
             return
-        try:
-            path = self._folder / failure_files.HEARTBEAT_FILE.format(self._rank)
+        path = self._folder / failure_files.HEARTBEAT_FILE.format(self._rank)
+        with suppress(OSError):  # the folder is gone, or its disk is full: no reason to end a run
             path.write_text(json.dumps({"since": since, "limit": limit}))
-        except OSError:  # the folder is gone, or its disk is full: no reason to end a run
-            return
 
     def _answer_abort(self, number: int) -> None:
         self.write()
@@ -162,15 +163,6 @@ def _handled_error() -> BaseException | None:
     handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
     return error
-
-
-def _with_callers(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback that begins with the script's first line.
-
-    The traceback of an error that is still being handled begins in the function that handles it. torch handles each
-    error of a collective before the script does, so the line of the script would be missing.
-    """
-    return drop_starter_frames(traceback_to(trace.tb_frame.f_back, trace)) if trace else None
 
 
 def traceback_to(frame: FrameType | None, onward: TracebackType | None = None) -> TracebackType | None:

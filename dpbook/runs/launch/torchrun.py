@@ -97,7 +97,7 @@ if __name__ == "__main__":
     options = sys.argv[: sys.argv.index("-m")]
     endpoints = (option.removeprefix(ENDPOINT_OPTION) for option in options if option.startswith(ENDPOINT_OPTION))
     if endpoint := next(endpoints, ""):
-        timeout = float(os.environ.get(START_TIMEOUT_VARIABLE, 300))
+        timeout = float(os.environ[START_TIMEOUT_VARIABLE])
         threading.Thread(target=watch_rendezvous, args=(endpoint, timeout), daemon=True).start()
         # When the main thread raises, the thread may be inside torch, and Python's normal exit would abort.
         sys.excepthook = print_error_and_exit
@@ -111,8 +111,6 @@ if __name__ == "__main__":
     except SignalException as failure:  # its ranks have been ended
         status = 128 + failure.sigval
     except ChildFailedError as failure:  # a rank has failed, and its own error has been printed
-        if REPORT_VARIABLE not in os.environ:
-            raise
         Path(os.environ[REPORT_VARIABLE]).write_text(str(failure))
         status = 1
     except Exception:

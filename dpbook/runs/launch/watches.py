@@ -8,9 +8,8 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook.core import gibibytes, machine
 from dpbook.ranks import ProcessTable, all_processes, failure_files, family, process_of
@@ -24,7 +23,6 @@ IDLE_BYTES = 2**20
 Usage = tuple[float, int]
 """What processes have used so far: seconds of computation, and bytes read and written."""
 MEMORY_PREFIX = "memory when last sampled: "
-"""Beginning of the line about the memory of the ranks."""
 SAMPLING_SHARE = 0.02
 """Share of a core that may be spent on sampling, which takes longer with large processes."""
 
@@ -42,32 +40,33 @@ class HangWatch:
     """
 
     def __init__(self, folder: Path, ranks: Iterable[int], timeout: float, *, strict: bool) -> None:
-        self._launch, self._ranks, self._timeout, self._strict = folder, list(ranks), timeout, strict
+        self._launch, self._ranks, self.timeout, self._strict = folder, list(ranks), timeout, strict
         self._last_busy: tuple[float, dict[int, Usage | None]] = (0.0, {})
 
     def hangs(self) -> bool:
         """Return True if the run hangs; to be called about once a second."""
         folder = failure_files.last_attempt(self._launch)
-        present = [rank for rank in self._ranks if not _is_gone(folder, rank)]
-        beats = {rank: beat for rank in present if (beat := _heartbeat(folder, rank))}
+        beats = {r: beat for r in self._ranks if _is_present(folder, r) and (beat := _heartbeat(folder, r))}
         waiting = {rank: beat["limit"] for rank, beat in beats.items() if beat["limit"] is not None}
         now = time.time()
         if not waiting or not (self._strict or all(limit in TORCH_TIMEOUTS for limit in waiting.values())):
             return False
         since = float(max(beat["since"] for beat in beats.values()))
-        self._note(now, since, {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()})
-        return now - max(since, self._last_busy[0]) > self._timeout
-
-    def _note(self, now: float, since: float, usage: dict[int, Usage | None]) -> None:
-        """Note when the ranks that do not wait were last busy."""
+        usage = {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()}
         begun, before = self._last_busy
         same = begun >= since and before.keys() == usage.keys()
         if not same or any(_is_busy(before[rank], usage[rank], now - begun) for rank in usage):
             self._last_busy = (now, usage)
+        return now - max(since, self._last_busy[0]) > self.timeout
 
 
-def _is_gone(folder: Path, rank: int) -> bool:
-    return (folder / failure_files.RESULT_FILE.format(rank)).exists() or not _exists(_process(folder, rank))
+def _is_present(folder: Path, rank: int) -> bool:
+    """Return False if a rank has finished or its process has ended; one that has not begun is present."""
+    try:
+        os.kill(process_of(folder, rank) or os.getpid(), 0)
+    except ProcessLookupError:
+        return False
+    return not (folder / failure_files.RESULT_FILE.format(rank)).exists()
 
 
 def _heartbeat(folder: Path, rank: int) -> dict[str, Any]:
@@ -82,21 +81,9 @@ def _heartbeat(folder: Path, rank: int) -> dict[str, Any]:
         return {}
 
 
-def _process(folder: Path, rank: int) -> int:
-    return process_of(folder, rank) or os.getpid()  # a rank that has not begun counts as present
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def _usage(folder: Path, rank: int) -> Usage | None:
     """Return the usage of a rank and of all processes that it started; None if it is unknown."""
-    seconds = family(_process(folder, rank), all_processes())
+    seconds = family(process_of(folder, rank) or os.getpid(), all_processes())
     return (sum(seconds.values()), sum(map(_bytes, seconds))) if seconds else None
 
 
@@ -114,8 +101,7 @@ def _is_busy(before: Usage | None, after: Usage | None, seconds: float) -> bool:
     return after[0] - before[0] > max(0.05, IDLE_CORE_SHARE * seconds) or after[1] - before[1] > IDLE_BYTES
 
 
-@dataclass(frozen=True)
-class RankMemory:
+class RankMemory(NamedTuple):
     """Memory of a rank, in bytes: of its ``main`` process, and of the ``n_others`` processes that it started."""
 
     main: int

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook.core import plural, ranks_in_words
 from dpbook.ranks import failure_files
@@ -96,13 +96,14 @@ class RankCalls:
         return next((call for call in self.calls if (call.group, call.number) == (key, number)), None)
 
 
-@dataclass(frozen=True)
-class CallMismatch:
-    """The first call of a group in which ranks differ: the call of each rank, and the ranks that skipped one."""
+class CallMismatch(NamedTuple):
+    """The first call of a group in which ranks differ: the call of each rank.
+
+    ``skipped``: for each rank that skipped a call, that call as the other ranks made it.
+    """
 
     calls: Mapping[int, RecordedCall]
     skipped: Mapping[int, RecordedCall]
-    """For each rank that skipped a call: that call, as the other ranks made it."""
 
 
 class CallRecords:
@@ -110,11 +111,9 @@ class CallRecords:
 
     def __init__(self, ranks: Mapping[int, RankCalls], world: int) -> None:
         self.ranks, self._world = ranks, world
-
-    @cached_property
-    def keys(self) -> list[GroupKey]:
-        """Return the groups, the smallest first."""
-        return sorted({key for calls in self.ranks.values() for key in calls.last}, key=lambda k: (len(k[1]), k))
+        keys = {key for calls in ranks.values() for key in calls.last}
+        self.keys = sorted(keys, key=lambda key: (len(key[1]), key))
+        """The groups, the smallest first."""
 
     def members(self, key: GroupKey) -> dict[int, RankCalls]:
         """Return the calls of those ranks of a group that have a record."""
@@ -140,8 +139,10 @@ class CallRecords:
 
     def is_past(self, rank: int, missed: RecordedCall | None, call_site: str) -> bool:
         """Return True if ``rank``, which waits at ``call_site``, does so in a call after the ``missed`` one."""
-        last = self.ranks[rank].last.values() if missed else ()
-        return any(missed and call.call_site == call_site and _line_difference(missed, call) < 0 for call in last)
+        if missed is None:
+            return False
+        last = self.ranks[rank].last.values()
+        return any(call.call_site == call_site and _line_difference(missed, call) < 0 for call in last)
 
     def first_mismatch(self) -> CallMismatch | None:
         """Return the first mismatch that did harm. Where all ranks completed the call and went on, it did none."""
@@ -175,22 +176,12 @@ def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
         calls = []
         for record in dump["calls"]:
             name = record["group"]  # each backend of a group numbers its own calls
-            calls.append(_call((f"{record['backend']} {name}", groups.get(name, (rank,))), record))
+            key = (f"{record['backend']} {name}", groups.get(name, (rank,)))
+            sizes, frames = (tuple(map(tuple, record[part])) for part in ("sizes", "frames"))
+            call = key, record["number"], record["op"], sizes, tuple(record["dtypes"]), record["call_site"], frames
+            calls.append(RecordedCall(*call, record["completed"]))
         by_rank[rank] = RankCalls(tuple(calls))
     return CallRecords(by_rank, world)
-
-
-def _call(group: GroupKey, record: Mapping[str, Any]) -> RecordedCall:
-    return RecordedCall(
-        group,
-        record["number"],
-        record["op"],
-        tuple(map(tuple, record["sizes"])),
-        tuple(record["dtypes"]),
-        record["call_site"],
-        tuple((file, function, line) for file, function, line in record["frames"]),
-        record["completed"],
-    )
 
 
 def _is_harmless(calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls]) -> bool:
@@ -222,8 +213,10 @@ def _skipped_calls(calls: Mapping[int, RecordedCall], members: Mapping[int, Rank
         before = [made for made in earlier if made.number < call.number]
         history = [_site(made) for made in before]
         expected = _usual_next(history) == _site(call) and (_site(call), _site(instead)) in pairwise(history)
+        above = not before or _line_difference(before[-1], call) < 0
+        went_past = above and _line_difference(call, instead) < 0
         few = len(others) <= len(callers)  # else the callers may have made one call too many
-        if few and call.call_site != instead.call_site and (expected or _went_past(before, call, instead)):
+        if few and call.call_site != instead.call_site and (expected or went_past):
             return dict.fromkeys(others, call)
     return {}
 
@@ -246,12 +239,6 @@ def _usual_next(history: list[Site]) -> Site | None:
         if equal and equal >= longest:
             longest, usual = equal, history[i + 1]
     return usual
-
-
-def _went_past(before: list[RecordedCall], call: RecordedCall, instead: RecordedCall) -> bool:
-    """Return True if in one function ``instead`` is below the line of ``call``, and ``before`` ends above that line."""
-    at = _line_difference(call, instead)
-    return at < 0 and (not before or _line_difference(before[-1], call) < 0)
 
 
 def _line_difference(a: RecordedCall, b: RecordedCall) -> float:
@@ -277,12 +264,12 @@ def describe_mismatch(records: CallRecords) -> str:
     mismatch = records.first_mismatch()
     if not mismatch:
         return ""
-    calls = mismatch.calls
+    calls, skipping = mismatch
     first = next(iter(calls.values()))
     number = f"collective {first.number}{records.group_suffix(first.group)}"
-    if mismatch.skipped:
-        rank, call = next(iter(mismatch.skipped.items()))
-        skipped = f"{ranks_in_words(mismatch.skipped)} skipped {number} ({call.description}{call.location})"
+    if skipping:
+        rank, call = next(iter(skipping.items()))
+        skipped = f"{ranks_in_words(skipping)} skipped {number} ({call.description}{call.location})"
         instead = f"{calls[rank].description}{calls[rank].location}"
         return f"the ranks called different collectives: {skipped} and called {instead}"
     if all((call.op, call.call_site) == (first.op, first.call_site) for call in calls.values()):
@@ -294,24 +281,18 @@ def describe_mismatch(records: CallRecords) -> str:
 
 def describe_late_ranks(records: CallRecords) -> str:
     """Name the ranks that never joined a call in which others wait, and that wait for nobody themselves; or ""."""
-    late = {
-        rank: missed
-        for rank in sorted(records.ranks)
-        if (missed := records.missed_call(rank, records.ranks.keys() - {rank}))
-    }
-    free = {
-        rank: missed
-        for rank, missed in late.items()
-        if not any(_waits_in(records, rank, call) for call in late.values())
-    }
-    by_call: dict[str, list[int]] = {}
-    for rank, call in (free or late).items():
-        waiting = [other for other in records.members(call.group) if _waits_in(records, other, call)]
-        made = records.ranks[rank].calls
+    ranks = records.ranks
+    missed = {rank: records.missed_call(rank, ranks.keys() - {rank}) for rank in sorted(ranks)}
+    late = {rank: call for rank, call in missed.items() if call}
+    free = [rank for rank in late if not any(_waits_in(ranks[rank], call) for call in late.values())]
+    texts = {}
+    for rank in free or late:
+        call, made = late[rank], ranks[rank].calls
+        waiting = [other for other, calls in records.members(call.group).items() if _waits_in(calls, call)]
         before = f"its last was {locate_call(records, made[-1])}" if made else "it had called none before"
         waited = f"; {ranks_in_words(waiting)} waited in it" if waiting else ""
-        by_call.setdefault(f"{locate_call(records, call)}: {before}{waited}", []).append(rank)
-    lines = "\n".join(f"{ranks_in_words(ranks)} never joined {call}" for call, ranks in by_call.items())
+        texts[rank] = f"{locate_call(records, call)}: {before}{waited}"
+    lines = "\n".join(f"{ranks_in_words(alike)} never joined {text}" for text, alike in ranks_by_text(texts).items())
     return lines if free or not late else f"the ranks wait for each other:\n{lines}"
 
 
@@ -320,10 +301,8 @@ def describe_unfinished_call(records: CallRecords) -> str:
     for key in records.keys:
         pending = {rank: calls.pending[key] for rank, calls in records.members(key).items() if key in calls.pending}
         if pending:
-            unfinished = locate_call(records, next(iter(pending.values())))
-            missing = sorted(set(key[1]) - records.ranks.keys())
-            waiting = ranks_in_words(pending)
-            if missing:
+            unfinished, waiting = locate_call(records, next(iter(pending.values()))), ranks_in_words(pending)
+            if missing := set(key[1]) - records.ranks.keys():
                 absent = f"{ranks_in_words(missing)} left no record: dead, or not collected"
                 return f"{waiting} waited in {unfinished}; {absent}"
             return f"all ranks joined {unfinished}, but {waiting} did not complete it: check the network and these GPUs"
@@ -332,25 +311,29 @@ def describe_unfinished_call(records: CallRecords) -> str:
 
 def describe_positions(records: CallRecords) -> str:
     """Return a line per rank: how many calls it made, and the last of each group that is not completed."""
-    return "\n".join(f"  {ranks_in_words([rank])}: {_position(records, rank)}" for rank in sorted(records.ranks))
+    lines = []
+    for rank, calls in sorted(records.ranks.items()):
+        made = ", ".join(plural(calls.count(key), "collective") + records.group_suffix(key) for key in calls.last)
+        pending = " and ".join(locate_call(records, call) for call in calls.pending.values())
+        lines.append(f"  rank {rank}: {made or 'no collective'}; waits in {pending or 'none'}")
+    return "\n".join(lines)
 
 
-def _position(records: CallRecords, rank: int) -> str:
-    calls = records.ranks[rank]
-    made = ", ".join(plural(calls.count(key), "collective") + records.group_suffix(key) for key in calls.last)
-    pending = " and ".join(locate_call(records, call) for call in calls.pending.values())
-    return f"{made or 'no collective'}; {f'waits in {pending}' if pending else 'waits in none'}"
-
-
-def _waits_in(records: CallRecords, rank: int, missed: RecordedCall) -> bool:
+def _waits_in(calls: RankCalls, missed: RecordedCall) -> bool:
     """Return True if a rank waits in the ``missed`` call, or in a later one of its group."""
-    pending = records.ranks[rank].pending.get(missed.group)
+    pending = calls.pending.get(missed.group)
     return pending is not None and pending.number >= missed.number
+
+
+def ranks_by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the ranks that have the same text, in the order of ``texts``."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        ranks.setdefault(text, []).append(rank)
+    return ranks
 
 
 def _by_rank(texts: Mapping[int, str]) -> str:
     """Return "5 × float32 on ranks 0, 2, but 3 × float32 on rank 1"."""
-    ranks: dict[str, list[int]] = {}
-    for rank, text in sorted(texts.items()):
-        ranks.setdefault(text, []).append(rank)
-    return ", but ".join(f"{text} on {ranks_in_words(of)}" for text, of in ranks.items())
+    groups = ranks_by_text(dict(sorted(texts.items())))
+    return ", but ".join(f"{text} on {ranks_in_words(ranks)}" for text, ranks in groups.items())

@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpbook.core import InvalidArgument, check_int, plural, ranks_in_words
-from dpbook.runs.postmortem.collective_calls import (
-    CallRecords,
-    call_records,
-    describe_late_ranks,
-    describe_mismatch,
-    describe_positions,
-    describe_unfinished_call,
-    locate_call,
-)
+from dpbook.runs.postmortem import collective_calls
+from dpbook.runs.postmortem.collective_calls import CallRecords, call_records, locate_call
 from dpbook.runs.postmortem.flight_recorder import call_record
 
 _FILE_NAME = re.compile(r"(?P<prefix>.*?)(?P<rank>\d+)(?P<suffix>\.json|\.pickle|\.pkl)?")
@@ -46,17 +39,13 @@ class Dumps:
     records: CallRecords
     missing: tuple[int, ...]
     messages: int
-    guessed_groups: frozenset[str] = frozenset()
+    guessed_groups: frozenset[str]
 
     def diagnosis(self) -> str:
         """Return what is wrong, or why that is unknown; "" if all ranks are known and completed the same calls."""
         records = self.records
-        fault = (
-            describe_mismatch(records)
-            or describe_late_ranks(records)
-            or self._waits_in_guessed_groups()
-            or describe_unfinished_call(records)
-        )
+        fault = collective_calls.describe_mismatch(records) or collective_calls.describe_late_ranks(records)
+        fault = fault or self._waits_in_guessed_groups() or collective_calls.describe_unfinished_call(records)
         if fault:
             return fault
         if not any(calls.calls for calls in records.ranks.values()):
@@ -85,7 +74,7 @@ class Dumps:
     def __str__(self) -> str:
         missing = [f"  {ranks_in_words(self.missing)}: no dump"] if self.missing else []
         messages = [f"  {plural(self.messages, 'message')} (send, recv) not compared"] if self.messages else []
-        return "\n".join([describe_positions(self.records), *missing, *messages])
+        return "\n".join([collective_calls.describe_positions(self.records), *missing, *messages])
 
 
 def read_dumps(folder: Path, prefix: str | None = None, world: int | None = None) -> Dumps:
@@ -99,7 +88,12 @@ def read_dumps(folder: Path, prefix: str | None = None, world: int | None = None
             one, if a file is not a dump, or if there are more ranks than ``world``.
     """
     dumps = {rank: _load(path) for rank, path in _files(folder, prefix).items()}
-    groups, guessed = _groups(dumps)
+    callers: dict[str, list[int]] = {}
+    for rank, dump in sorted(dumps.items()):
+        for group in {call["group"] for call in dump["calls"]}:
+            callers.setdefault(group, []).append(rank)
+    listed = {group: ranks for dump in dumps.values() for group, ranks in dump["groups"].items() if ranks}
+    groups, guessed = callers | listed, frozenset(callers.keys() - listed.keys())
     n_ranks = max(len(groups.get("0", ())), 1 + max(dumps))
     if world is not None:
         n_ranks, guessed = check_int("world", world, n_ranks, MAX_RANKS), guessed - {"0"}
@@ -140,9 +134,8 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return _check(json.loads(content) if content[:1] == b"{" else _PlainUnpickler(io.BytesIO(content)).load())
     except _ForeignObject as error:
-        raise InvalidArgument(
-            path.name, str(error), "made of numbers, strings and lists; nothing of it was run"
-        ) from None
+        expected = "made of numbers, strings and lists; nothing of it was run"
+        raise InvalidArgument(path.name, str(error), expected) from None
     except Exception as error:
         raise InvalidArgument(path.name, f"{type(error).__name__}: {error}", _EXPECTED) from None
 
@@ -150,9 +143,8 @@ def _load(path: Path) -> dict[str, Any]:
 def _check(dump: Mapping[str, Any]) -> dict[str, Any]:
     """Check the types and sizes of what torch writes: the comparison relies on them."""
     calls = [_checked_call(entry) for entry in dump["entries"] if not entry["is_p2p"]]
-    groups = {
-        _printable(group.get("name", key)): _ranks(group["ranks"]) for key, group in dump.get("pg_config", {}).items()
-    }
+    configured = dump.get("pg_config", {}).items()
+    groups = {_printable(group.get("name", key)): _ranks(group["ranks"]) for key, group in configured}
     return {"calls": calls, "messages": len(dump["entries"]) - len(calls), "groups": groups}
 
 
@@ -178,8 +170,7 @@ def _ranks(value: object) -> list[int]:
     return [check_int("a rank", int(rank), 0, MAX_RANKS) for rank in ranks]
 
 
-class _ForeignObject(pickle.UnpicklingError):
-    pass
+class _ForeignObject(pickle.UnpicklingError): ...
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -190,16 +181,3 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: object) -> NoReturn:
         raise _ForeignObject("a pickle with references")
-
-
-def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[dict[str, list[int]], frozenset[str]]:
-    """Return the ranks of each group, and the names of the groups whose ranks torch did not record, as over gloo.
-
-    The known ranks of such a group are those that called a collective in it.
-    """
-    callers: dict[str, list[int]] = {}
-    for rank, dump in sorted(dumps.items()):
-        for group in {call["group"] for call in dump["calls"]}:
-            callers.setdefault(group, []).append(rank)
-    listed = {group: ranks for dump in dumps.values() for group, ranks in dump["groups"].items() if ranks}
-    return callers | listed, frozenset(callers.keys() - listed.keys())

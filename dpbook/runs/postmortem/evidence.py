@@ -9,7 +9,7 @@ from typing import Any
 
 from dpbook.core import ranks_in_words
 from dpbook.ranks import failure_files, stacks
-from dpbook.runs.postmortem.collective_calls import CallRecords, RecordedCall, read_calls
+from dpbook.runs.postmortem.collective_calls import CallRecords, RecordedCall, ranks_by_text, read_calls
 
 _TIMED_OUT = re.compile(
     r"Timed out waiting \d+ms|Operation timed out!|Application timeout caused pair closure"
@@ -20,6 +20,8 @@ _TIMED_OUT = re.compile(
 """Messages of a rank that waited too long for others: those of gloo, the stores, NCCL and this package."""
 _LOST_PEER = re.compile(r"gloo/|SocketImpl|Connection was likely closed|ncclRemoteError|communicator was aborted")
 """Messages of a rank that lost its connection to another: those of gloo, the store and NCCL."""
+Error = Mapping[str, Any]
+"""Report of an error, as `failure_files.write_error` writes it."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,15 @@ class LaunchEvidence:
 
     world: int
     exit_codes: Mapping[int, int]
-    errors: Mapping[int, Mapping[str, Any]]
-    handled_errors: Mapping[int, Mapping[str, Any]]
+    errors: Mapping[int, Error]
+    handled_errors: Mapping[int, Error]
     stacks: Mapping[int, str]
     calls: CallRecords
     finished: tuple[int, ...]
     unresponsive: tuple[int, ...]
     stderr: str
     logs: Path
-    hung: bool = False
+    hung: bool
 
     def describe_position(self, rank: int) -> str:
         """Return "was in barrier, line 3 of main" for a rank; "" if its position is unknown."""
@@ -59,13 +61,10 @@ class LaunchEvidence:
         Ranks whose position is unknown are omitted. None means all ranks.
         """
         known = sorted({*self.errors, *self.stacks, *self.finished}) if ranks is None else ranks
-        by_position: dict[str, list[int]] = {}
-        for rank in known:
-            by_position.setdefault(self.describe_position(rank), []).append(rank)
-        plurals = {place: place.replace("was ", "were ", 1) for place, ranks in by_position.items() if len(ranks) > 1}
-        entries = [
-            f"{ranks_in_words(ranks)} {plurals.get(place, place)}" for place, ranks in by_position.items() if place
-        ]
+        entries = []
+        for position, alike in ranks_by_text({rank: self.describe_position(rank) for rank in known}).items():
+            verb = position if len(alike) == 1 else position.replace("was ", "were ", 1)
+            entries += [f"{ranks_in_words(alike)} {verb}"] if position else []
         return "; ".join(entries)
 
     def stack(self, rank: int) -> str:
@@ -73,7 +72,7 @@ class LaunchEvidence:
         error = self.errors.get(rank) or self._failed_waits().get(rank)
         return stacks.as_dumped(error["traceback"]) if error else self.stacks.get(rank, "")
 
-    def _failed_waits(self) -> dict[int, Mapping[str, Any]]:
+    def _failed_waits(self) -> dict[int, Error]:
         """Return the errors of ranks that were ended while they handled a lost connection or a timeout."""
         return {rank: error for rank, error in self.handled_errors.items() if is_consequence(error)}
 
@@ -127,19 +126,18 @@ def read_evidence(
         rank: error for rank, error in raised.items() if error["type"] != "SystemExit" or rank not in ended_by_torchrun
     }
     first = min((float(error["time"]) for error in errors.values()), default=0.0)
+    results = {rank: folder / failure_files.RESULT_FILE.format(rank) for rank in begun}
     finished = [
         rank
-        for rank in begun
-        if (result := folder / failure_files.RESULT_FILE.format(rank)).exists()
-        and (rank not in ended_by_torchrun or result.stat().st_mtime < first)
+        for rank, path in results.items()
+        if path.exists() and (rank not in ended_by_torchrun or path.stat().st_mtime < first)
     ]
     paths = {rank: folder / failure_files.STACK_FILE.format(rank) for rank in ranks}
     dumped = {rank: stack for rank, path in paths.items() if (stack := failure_files.read_or_empty(path))}
-    silent = [rank for rank in begun if rank not in {*errors, *dumped, *finished}]
     forced = set(re.findall(r"Unable to shutdown process (\d+) via", stderr))
-    killed = {
+    killed = [
         rank for rank in ended_by_torchrun if codes.get(rank) == -signal.SIGKILL or processes[rank] in forced or hung
-    }
+    ]
     return LaunchEvidence(
         world,
         exit_codes={r: codes.get(r, 0) for r in begun if r not in ended_by_torchrun} if status >= 0 else {},
@@ -148,7 +146,7 @@ def read_evidence(
         stacks=dumped,
         calls=read_calls(folder, world),
         finished=tuple(finished),
-        unresponsive=tuple(rank for rank in silent if rank in killed),
+        unresponsive=tuple(sorted({*killed} - {*errors, *dumped, *finished})),
         stderr=stderr,
         logs=logs,
         hung=hung,
@@ -160,6 +158,6 @@ def blames_others(message: str) -> bool:
     return bool(_TIMED_OUT.search(message) or _LOST_PEER.search(message))
 
 
-def is_consequence(error: Mapping[str, Any]) -> bool:
+def is_consequence(error: Error) -> bool:
     """Return True if an error began with another rank, also if it was raised while such an error was handled."""
     return blames_others(error["before"][-1][1] if error["before"] else error["message"])

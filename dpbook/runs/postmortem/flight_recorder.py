@@ -51,7 +51,9 @@ def write_calls(folder: Path, rank: int) -> None:
     try:
         with _without_inductor():
             calls = [call_record(entry) for entry in _entries() if not entry["is_p2p"]]
-        report = json.dumps({"groups": _groups(), "calls": calls}).encode()
+        world = sys.modules["torch.distributed.distributed_c10d"]._world
+        groups = {name: sorted(world.pg_group_ranks[group]) for group, name in list(world.pg_names.items())}
+        report = json.dumps({"groups": groups, "calls": calls}).encode()
         write_atomically(folder / failure_files.CALLS_FILE.format(rank), report)
     except Exception:  # another version of torch; and missing evidence makes no failure worse
         return
@@ -91,16 +93,8 @@ def _dump_functions(suffix: str = "") -> list[Callable[..., bytes]]:
     return [function for function in functions if function is not None]
 
 
-def _groups() -> dict[str, list[int]]:
-    world = sys.modules["torch.distributed.distributed_c10d"]._world
-    return {name: sorted(world.pg_group_ranks[group]) for group, name in list(world.pg_names.items())}
-
-
 def call_record(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of the recorder in the form that `collective_calls.call_records` reads.
-
-    A dump in JSON has no frames.
-    """
+    """Return an entry of the recorder in the form that `call_records` reads; a dump in JSON has no frames."""
     frames = entry.get("frames", ())
     stack = "\n".join(f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in frames)
     backend, _, op = entry["profiling_name"].rpartition(":")

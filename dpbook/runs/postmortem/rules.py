@@ -8,18 +8,16 @@ import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from dpbook.core import ranks_in_words
 from dpbook.ranks import failure_files
 from dpbook.runs.postmortem.collective_calls import describe_mismatch, name_call
-from dpbook.runs.postmortem.evidence import LaunchEvidence, blames_others, is_consequence, read_evidence
+from dpbook.runs.postmortem.evidence import Error, LaunchEvidence, blames_others, is_consequence, read_evidence
 
 _SIZES_DIFFER = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 """gloo's error for a message that is larger than the tensor that waits for it, both in bytes."""
 _CAUGHT = re.compile(r"Caught (\w+) in (.*?)\.\nOriginal Traceback.*^(?:[\w.]+\.)?\1: (.*)", re.DOTALL | re.MULTILINE)
 """torch's form of an error of a data-loading process: its type, the process, and at the end its message."""
-
 _SPAWNED = re.compile(
     r"\s*-- Process (\d+) terminated with the following error:\n.*^(?:[\w.]+\.)?(\w+): (.*?)\s*\Z",
     re.DOTALL | re.MULTILINE,
@@ -32,11 +30,7 @@ _WORLD_SIZE = re.compile(r"\d+/(\d+) clients joined|world_size=(\d+)")
 def why_it_failed(
     folder: Path, world: int, timeout: float, status: int, stderr: str, logs: Path, *, hung: bool = False
 ) -> str:
-    """Return the sentence of the first rule that applies to ranks under torchrun, which ended with ``status``.
-
-    ``stderr`` is that of torchrun and of rank 0. ``logs`` is the folder with the output of the other ranks.
-    ``hung``: the launcher ended the ranks because none of them made progress.
-    """
+    """Return the sentence of the first rule that applies; the other parameters are those of `read_evidence`."""
     evidence = read_evidence(folder, world, status, stderr, logs, hung=hung)
     sentences = (rule(evidence) for rule in RULES)
     return next(filter(None, sentences), "") or failure_files.cause_of_failure(folder, world, timeout, {}, stderr)
@@ -66,14 +60,16 @@ def failed_while_handling(evidence: LaunchEvidence) -> str:
     return _raised(evidence, evidence.handled_errors) if evidence.timed_out() else ""
 
 
-def _raised(evidence: LaunchEvidence, errors: Mapping[int, Mapping[str, Any]]) -> str:
+def _raised(evidence: LaunchEvidence, errors: Mapping[int, Error]) -> str:
     causes = {rank: error for rank, error in errors.items() if not is_consequence(error)}
     if not causes:
         return ""
     rank, first = min(causes.items(), key=lambda item: float(item[1]["time"]))
     chain = [[first["type"], first["message"]], *first["before"]]
     causes_of_chain = [link for link in chain if not blames_others(link[1])]
-    kind, message = next((link for link in causes_of_chain if not _is_status(*link)), causes_of_chain[0])
+    # A program may answer an earlier error with an exit status alone.
+    errors_of_chain = [link for link in causes_of_chain if link[0] != "SystemExit" or not link[1].isdigit()]
+    kind, message = (errors_of_chain or causes_of_chain)[0]
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
     elif spawned := _SPAWNED.match(message):
@@ -81,11 +77,6 @@ def _raised(evidence: LaunchEvidence, errors: Mapping[int, Mapping[str, Any]]) -
     when = "" if first.get("joined", True) or evidence.world == 1 else ", before it joined the process group"
     error = f"{kind}: {message}" if message else kind
     return f"rank {rank} failed first{when}: {error}\n\n{first['traceback'].rstrip()}"
-
-
-def _is_status(kind: str, message: str) -> bool:
-    """Return True if an error is only an exit status, which a program may answer an earlier error with."""
-    return kind == "SystemExit" and message.isdigit()
 
 
 def waited_for_too_many(evidence: LaunchEvidence) -> str:

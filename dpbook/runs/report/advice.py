@@ -6,19 +6,14 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
 from dpbook.collectives import AlphaBeta
 from dpbook.core import bytes_in_words, in_binary, milliseconds
 from dpbook.overlap import CAP, FIRST_CAP, MIB, Price, Tensor, plan, tensors_of
-from dpbook.runs.forecast import (
-    MeasuredStep,
-    bucket_limits,
-    largest_good_cap,
-    simulate_buckets,
-    sweep_caps,
-)
+from dpbook.runs.forecast import MeasuredStep, bucket_limits, largest_good_cap, simulate_buckets, sweep_caps
 from dpbook.runs.report.measured_run import MeasuredRun
 from dpbook.runs.watching import BUFFERS, Call, UpdateOnRank
 
@@ -40,15 +35,8 @@ REACH = 2.0
 SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A change of a script.
-
-    Attributes:
-        change: what to change, in words.
-        gain: predicted seconds by which a step gets shorter.
-        source: how the gain was computed, in words.
-    """
+class Advice(NamedTuple):
+    """A change of a script in words, the predicted seconds of a step that it saves, and how they were computed."""
 
     change: str
     gain: float
@@ -70,16 +58,14 @@ def advise(run: MeasuredRun) -> tuple[list[Advice], list[str]]:
 class _Simulation:
     """The step with the script's buckets, and the exposed communication of variants of it.
 
-    ``sizes`` are the smallest and the largest message whose time was measured, in bytes. Where the cores carry the
-    messages, as on CPUs of one machine, computation takes twice as long meanwhile (``contention``), so that nothing is
-    gained by hiding communication behind it.
+    ``sizes``: the smallest and the largest message whose time was measured, in bytes. ``contention``: where the cores
+    carry the messages, computation takes twice as long meanwhile, so that hiding them behind it gains nothing.
     """
 
     step: MeasuredStep
     price: AlphaBeta
     exposed: float
     contention: float
-
     sizes: tuple[int, int]
 
     def gain(self, step: MeasuredStep, price: Price, cap: int, first: int) -> float:
@@ -98,9 +84,14 @@ class _Simulation:
         return f"its messages would have {made}, and {sent} were measured"
 
 
-def _simulation(run: MeasuredRun, price: AlphaBeta | str) -> _Simulation | None:
-    """Return the simulation of a script whose step and whose messages have been measured."""
+def _simulation(run: MeasuredRun, price: AlphaBeta | str, *, bucketed: bool) -> _Simulation | None:
+    """Return the simulation of a script, if its step and its messages were measured.
+
+    ``bucketed``: only if its gradients travel in buckets during backward.
+    """
     if run.world == 1 or not isinstance(run.simulated, MeasuredStep) or not isinstance(price, AlphaBeta):
+        return None
+    if bucketed and not run.model["bucketed"]:
         return None
     contention = 2.0 if run.model["device"] == "cpu" else 1.0
     nbytes = [size for size, _ in run.sums]
@@ -108,25 +99,20 @@ def _simulation(run: MeasuredRun, price: AlphaBeta | str) -> _Simulation | None:
     return _Simulation(run.simulated, price, run.mean("exposed"), contention, sizes)
 
 
-def _with_buckets(run: MeasuredRun, price: AlphaBeta | str | None = None) -> _Simulation | None:
-    """Return the simulation of a script whose gradients travel in buckets during backward."""
-    return _simulation(run, price or run.price) if run.model["bucketed"] else None
-
-
 def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
-    if now := _with_buckets(run):
+    if now := _simulation(run, run.price, bucketed=True):
         cap = largest_good_cap(sweep_caps(now.step, now.price, now.contention))
-        gain = now.gain(now.step, now.price, cap, cap)
-        argument = f"bucket_cap_mb={cap / MIB:g}" if run.model["wrapped"] else f"cap={cap}"
-        text = f"{run.model['wrapper']}(…, {argument}): buckets of {in_binary(cap)}"
+        gain, buckets = now.gain(now.step, now.price, cap, cap), f"buckets of {in_binary(cap)}"
         if (reason := now.beyond(cap, cap)) and gain > LEAST_GAIN * run.step:
-            yield f"buckets of {in_binary(cap)}: {reason}"
+            yield f"{buckets}: {reason}"
             return
+        argument = f"bucket_cap_mb={cap / MIB:g}" if run.model["wrapped"] else f"cap={cap}"
+        text = f"{run.model['wrapper']}(…, {argument}): {buckets}"
         yield Advice(text, gain, "the shortest of the simulated steps with other buckets")
 
 
 def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _with_buckets(run, run.price_of_same_messages)
+    now = _simulation(run, run.price_of_same_messages, bucketed=True)
     if now and now.step.accumulation > 1 and not now.step.no_sync:
         gain = now.gain(replace(now.step, no_sync=True), now.price, *bucket_limits(now.step))
         text = f"no_sync() around forward and backward of all but the last of {now.step.accumulation} micro-batches"
@@ -134,13 +120,9 @@ def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _simulation(run, run.price)
-    if (
-        now
-        and run.model["wrapped"]
-        and run.model["device"] != "cpu"
-        and all(each["dtype"] == "float32" for each in run.model["tensors"])
-    ):
+    now = _simulation(run, run.price, bucketed=False) if run.model["wrapped"] else None
+    floats = all(each["dtype"] == "float32" for each in run.model["tensors"])
+    if now and floats and run.model["device"] != "cpu":
         gain = now.gain(now.step, lambda nbytes: now.price(nbytes / 2), *bucket_limits(now.step))
         text = "send gradients in bf16: register_comm_hook(None, bf16_compress_hook); it rounds what is summed"
         yield Advice(text, gain, "the simulated step with half of the bytes")
@@ -148,8 +130,8 @@ def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
     """A script that sums gradients by itself after backward could let them travel during it."""
-    now = None if run.averages or run.model["wrapper"] or run.model["sharded"] else _simulation(run, run.price)
-    if now is None:
+    now = _simulation(run, run.price, bucketed=False)
+    if now is None or run.averages or run.model["wrapper"] or run.model["sharded"]:
         return
     smaller = ((cap, cap) for cap in (16 * MIB >> halved for halved in range(7)))
     limits = next((each for each in ((CAP, FIRST_CAP), *smaller) if now.beyond(*each) is None), None)
@@ -158,11 +140,12 @@ def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
         return
     sent = simulate_buckets(now.step, now.price, *limits, now.contention).duration
     longer = sent - simulate_buckets(now.step, lambda nbytes: 0.0, *limits).duration
-    default = limits == (CAP, FIRST_CAP)
-    argument = "" if default else f", bucket_cap_mb={limits[0] / MIB:g}"
-    made = f"DistributedDataParallel(model{argument})"
-    text = f"average gradients during backward: {made} in place of the script's all-reduce"
-    buckets = "the default buckets of DDP" if default else "the largest buckets of DDP whose messages were measured"
+    argument, buckets = "", "the default buckets of DDP"
+    if limits != (CAP, FIRST_CAP):
+        argument = f", bucket_cap_mb={limits[0] / MIB:g}"
+        buckets = "the largest buckets of DDP whose messages were measured"
+    wrapper = f"DistributedDataParallel(model{argument})"
+    text = f"average gradients during backward: {wrapper} in place of the script's all-reduce"
     yield Advice(text, now.exposed - longer, f"the simulated step with {buckets}")
 
 
@@ -207,8 +190,9 @@ def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _shard_the_optimizer(run: MeasuredRun) -> Iterator[Advice | str]:
     """Each rank updates some of the tensors and broadcasts each, which takes half of an all-reduce."""
-    now = None if {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]} else _with_buckets(run)
-    if now and run.model["device"] != "cpu":  # the cores that update also carry the broadcasts
+    now = _simulation(run, run.price, bucketed=True)
+    is_sharded = {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]}
+    if now and not is_sharded and run.model["device"] != "cpu":  # the cores that update also carry the broadcasts
         sizes = sorted((Tensor(**each).nbytes for each in run.model["tensors"]), reverse=True)
         shares = [0] * run.world
         for nbytes in sizes:  # as torch divides them
@@ -229,18 +213,17 @@ def _uneven_work(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _buffers(run: MeasuredRun) -> Iterator[Advice | str]:
     """A broadcast of buffers, such as those of batch norm, before a forward."""
-    seconds = [
-        sum(shortest) for ranks in run.updates if (shortest := _shortest(ranks, lambda one, c: c.name == BUFFERS))
-    ]
-    if seconds:
+    seconds = [_shortest(ranks, lambda one, call: call.name == BUFFERS) for ranks in run.updates]
+    if any(seconds):
         text = "DistributedDataParallel(…, broadcast_buffers=False): each rank keeps its own statistics of batch norm"
-        yield Advice(text, min(float(median(seconds)), run.mean("exposed")), "the measured time of the broadcast")
+        gain = min(float(median(filter(None, seconds))), run.mean("exposed"))
+        yield Advice(text, gain, "the measured time of the broadcast")
 
 
-def _shortest(ranks: Sequence[UpdateOnRank], wanted: Callable[[UpdateOnRank, Call], bool]) -> list[float]:
+def _shortest(ranks: Sequence[UpdateOnRank], wanted: Callable[[UpdateOnRank, Call], bool]) -> float:
     """Return the seconds of the wanted calls of an update, each on the rank that took shortest for it."""
     of_ranks = [[call.ended - call.begun for call in one.calls if wanted(one, call)] for one in ranks]
-    return [min(seconds) for seconds in zip(*of_ranks, strict=False)]
+    return float(sum(min(seconds) for seconds in zip(*of_ranks, strict=False)))
 
 
 def _call_rarely(run: MeasuredRun) -> Iterator[Advice | str]:
@@ -249,8 +232,7 @@ def _call_rarely(run: MeasuredRun) -> Iterator[Advice | str]:
         return
     places = {call.place[:2] for ranks in run.updates for call in ranks[0].calls if call.place}
     for place in sorted(places):
-        apart = partial(_is_apart, place)
-        seconds = [sum(_shortest(ranks, apart)) for ranks in run.updates]
+        seconds = [_shortest(ranks, partial(_is_apart, place)) for ranks in run.updates]
         text = f"the collective at {Path(place[0]).name}:{place[1]} in every {RARELY}th update, if only a log needs it"
         gain = min(float(median(seconds)), run.mean("exposed")) * (1 - 1 / RARELY)
         yield Advice(text, gain, "the measured time of the call")

@@ -6,12 +6,12 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dpbook.collectives import ALGORITHMS, Fit, fit
+from dpbook.collectives import ALGORITHMS, fit
 from dpbook.core import check_one_of, files, machine
 from dpbook.ranks import Sweep, sweep, sweep_accelerators
 
@@ -26,39 +26,29 @@ class Bench:
     world: int
     sweeps: dict[str, Sweep]
 
-    def fits(self) -> dict[str, Fit]:
-        """Fit α and β of each algorithm to the medians at each size."""
-        return {name: fit(one.nbytes, one.seconds) for name, one in self.sweeps.items()}
-
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON, with machine, versions and date."""
         return {
             "format": "dpbook.bench",
             "version": 2,
             "world": self.world,
-            "sweeps": {
-                name: {
-                    "backend": one.backend,
-                    "nbytes": one.nbytes.tolist(),
-                    "seconds": one.times.tolist(),
-                    "algbw": one.algbw.tolist(),
-                    "busbw": one.busbw.tolist(),
-                    "alpha": fitted.model.alpha,
-                    "beta": fitted.model.beta,
-                }
-                for (name, one), fitted in zip(self.sweeps.items(), self.fits().values(), strict=True)
-            },
+            "sweeps": {name: _sweep_data(one) for name, one in self.sweeps.items()},
             "machine": {"processor": machine.processor(), "cores": os.cpu_count()},
             "versions": {"python": platform.python_version(), "torch": version("torch")},
             "date": str(datetime.date.today()),
         }
 
     def __repr__(self) -> str:
-        fits = self.fits()
         return "\n\n".join(
-            f"{name}, {self.world} ranks over {one.backend}\n{one!r}\n{fits[name]!r}"
+            f"{name}, {self.world} ranks over {one.backend}\n{one!r}\n{fit(one.nbytes, one.seconds)!r}"
             for name, one in self.sweeps.items()
         )
+
+
+def _sweep_data(one: Sweep) -> dict[str, Any]:
+    arrays = {"nbytes": one.nbytes, "seconds": one.times, "algbw": one.algbw, "busbw": one.busbw}
+    lists = {name: values.tolist() for name, values in arrays.items()}
+    return {"backend": one.backend, **lists, **asdict(fit(one.nbytes, one.seconds).model)}
 
 
 def names_here(world: int) -> list[str]:

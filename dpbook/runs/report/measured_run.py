@@ -14,18 +14,9 @@ from dpbook.collectives import AlphaBeta, fit
 from dpbook.core import DpbookError, milliseconds, plural
 from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
+from dpbook.runs import watching
 from dpbook.runs.forecast import WARMUP_UPDATES, MeasuredStep, NoForecast, fitted_connection, read_step
-from dpbook.runs.watching import (
-    JOURNAL,
-    MOMENTS_FORMAT,
-    Call,
-    UpdateOnRank,
-    in_rounds,
-    read_journal,
-    read_update,
-    rounds,
-    split,
-)
+from dpbook.runs.watching import Call, UpdateOnRank
 
 LEAST_UPDATES = 5
 """Updates below which nothing is measured."""
@@ -35,7 +26,6 @@ LONG = 1.5
 """Multiple of the median step beyond which an update is a long one, as with an evaluation or a checkpoint."""
 STEADY_SHARE = 2 / 3
 """Share of the updates in which the same rank computes longest, from which on that is no coincidence."""
-
 SLOW_IN = {
     "computation": "in forward and backward",
     "loader": "waiting for its loader",
@@ -78,34 +68,32 @@ class MeasuredRun:
 
     @property
     def world(self) -> int:
-        """Number of ranks."""
         return len(self.memory)
 
     @cached_property
     def all_parts(self) -> dict[str, NDArray[np.float64]]:
         """Parts of every update that counts, as `split` returns them."""
-        return split(self.updates)
+        return watching.split(self.updates)
 
     @cached_property
-    def middle(self) -> NDArray[np.bool_]:
-        """Mask of the updates between the quartiles of their durations."""
-        seconds = self.seconds
-        least, most = np.percentile(seconds, [25, 75])
-        inside: NDArray[np.bool_] = (least <= seconds) & (seconds <= most)
-        return inside if inside.any() else np.ones_like(inside)
-
-    @property
     def seconds(self) -> NDArray[np.float64]:
         """Seconds of every update that counts, as the mean over ranks."""
         means: NDArray[np.float64] = self.all_parts["step"].mean(axis=1)
         return means
 
-    @property
+    @cached_property
     def step(self) -> float:
         """Median over the updates of their seconds, as the mean over ranks."""
         return float(np.median(self.seconds))
 
-    @property
+    @cached_property
+    def middle(self) -> NDArray[np.bool_]:
+        """Mask of the updates between the quartiles of their durations."""
+        least, most = np.percentile(self.seconds, [25, 75])
+        inside: NDArray[np.bool_] = (least <= self.seconds) & (self.seconds <= most)
+        return inside if inside.any() else np.ones_like(inside)
+
+    @cached_property
     def long(self) -> NDArray[np.bool_]:
         """Mask of the updates that take more than `LONG` times the median."""
         mask: NDArray[np.bool_] = self.seconds > LONG * self.step
@@ -116,22 +104,10 @@ class MeasuredRun:
         """Seconds that the long updates add to the mean duration of an update."""
         return float((self.seconds - self.step)[self.long].sum() / len(self.seconds))
 
-    def late(self, chosen: NDArray[np.bool_]) -> tuple[int | None, str]:
-        """Return who works longer in the ``chosen`` updates than usual: a rank, or None if all do; and in which part.
-
-        The part is one of `SLOW_IN`.
-        """
-        usual = self.working[self.middle].mean(axis=0)
-        more = self.working[chosen].mean(axis=0) - usual
-        rank = int(more.argmax())
-        alone = self.world > 1 and more[rank] > 2 * np.delete(more, rank).max()
-        of_parts = {
-            name: float(
-                (self.all_parts[name][chosen].mean(axis=0) - self.all_parts[name][self.middle].mean(axis=0))[rank]
-            )
-            for name in SLOW_IN
-        }
-        return rank if alone else None, max(of_parts, key=of_parts.__getitem__)
+    @cached_property
+    def working(self) -> NDArray[np.float64]:
+        """Seconds in which each rank neither communicates nor waits, of shape (updates, ranks)."""
+        return self.all_parts["step"] - self.all_parts["exposed"] - self.all_parts["waiting"]
 
     @cached_property
     def parts(self) -> dict[str, NDArray[np.float64]]:
@@ -143,7 +119,7 @@ class MeasuredRun:
         """Return the seconds of a part as the mean over ranks."""
         return float(self.parts[part].mean())
 
-    @property
+    @cached_property
     def slow(self) -> int | None:
         """Rank that slows the others down, or None.
 
@@ -184,11 +160,6 @@ class MeasuredRun:
         return float(seconds[self.slow]), float(np.median(np.delete(seconds, self.slow)))
 
     @property
-    def working(self) -> NDArray[np.float64]:
-        """Seconds in which each rank neither communicates nor waits, of shape (updates, ranks)."""
-        return self.all_parts["step"] - self.all_parts["exposed"] - self.all_parts["waiting"]
-
-    @property
     def batches(self) -> float:
         """Batches that a rank takes from its loader in an update, on average."""
         return float(np.mean([one.batches for ranks in self.updates for one in ranks]))
@@ -204,12 +175,7 @@ class MeasuredRun:
     @property
     def unit(self) -> str:
         """Unit of the inputs: "tokens" where they are integer token ids, else "examples"."""
-        return "tokens" if self._sum("tokens") else "examples"
-
-    @property
-    def rate(self) -> float | None:
-        """Tokens or examples per second over all ranks and updates; None if it is not known what an example is."""
-        return self.inputs / float(self.seconds.mean()) if self.inputs else None
+        return "tokens" if any(one.tokens for ranks in self.updates for one in ranks) else "examples"
 
     @property
     def inputs(self) -> float:
@@ -218,11 +184,21 @@ class MeasuredRun:
         A script with one model counts what it gives to the model; one with several what it draws from its loaders.
         """
         name = self.unit if self.optimizers == 1 and self.model["models"] == 1 else "loaded"
-        return self._sum(name)
-
-    def _sum(self, name: str) -> float:
-        """Return a count per update, over all ranks."""
         return float(np.mean([sum(getattr(one, name) for one in ranks) for ranks in self.updates]))
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens or examples per second over all ranks and updates; None if it is not known what an example is."""
+        return self.inputs / float(self.seconds.mean()) if self.inputs else None
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(Tensor(**tensor).nbytes for tensor in self.model["tensors"])
+
+    @property
+    def averages(self) -> bool:
+        """Whether a wrapper averages the gradients."""
+        return any(call.averages for ranks in self.updates for one in ranks for call in one.calls)
 
     @cached_property
     def sums(self) -> list[tuple[int, float]]:
@@ -247,7 +223,7 @@ class MeasuredRun:
         """Time of an all-reduce of gradients by its bytes, fitted to those of the run, or why there is none."""
         if self.world == 1:
             return "one process sends nothing"
-        line = self.link if self.link is not None else self._fitted()
+        line = self.link if self.link is not None else _fitted(self.sums)
         if isinstance(line, str):
             return line
         if not line.beta:
@@ -258,21 +234,6 @@ class MeasuredRun:
             return f"the messages' times fit no link: it would carry {line.bandwidth:.2g} bytes per second"
         return line
 
-    def _fitted(self) -> AlphaBeta | str:
-        if not self.sums:
-            return "no all-reduce of gradients was seen, or not the same number on all ranks and in all updates"
-        nbytes, seconds = zip(*self.sums, strict=True)
-        if len(set(nbytes)) < 2:
-            return f"all sums of gradients have {nbytes[0]:,} bytes, so latency and bandwidth cannot be told apart"
-        line = fit(nbytes, seconds).model
-        fitted, measured = sum(map(line, nbytes)), sum(seconds)
-        if not measured / 2 <= fitted <= 2 * measured:  # calls of threads that work at once have no times of their own
-            return (
-                f"the messages' times fit no link: those of a step would take {milliseconds(fitted)} over it, and took "
-                f"{milliseconds(measured)}"
-            )
-        return line
-
     @property
     def price_of_same_messages(self) -> AlphaBeta | str:
         """Price of a step that sends the same messages: `price`, or their measured bandwidth."""
@@ -281,26 +242,14 @@ class MeasuredRun:
             return AlphaBeta(0.0, seconds / nbytes)
         return self.price
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of all gradients of a rank."""
-        return sum(Tensor(**tensor).nbytes for tensor in self.model["tensors"])
-
-    @property
-    def averages(self) -> bool:
-        """Whether a wrapper averages the gradients."""
-        return any(call.averages for ranks in self.updates for one in ranks for call in one.calls)
-
     @cached_property
     def timeline(self) -> Timeline:
         """The update of median duration; on each rank the time from the end of its previous update counts."""
-        nearest = int(np.argmin(np.abs(self.seconds - np.median(self.seconds))))
-        ranks = self.updates[nearest]
-        counts = {len(one.waits) for one in ranks}
-        alike = len(counts) == 1  # else it is not known who waits for whom
-        shortest = (
-            np.min([one.waits[:, 1] - one.waits[:, 0] for one in ranks], axis=0) if alike else np.zeros(max(counts))
-        )
+        ranks = self.updates[int(np.argmin(np.abs(self.seconds - self.step)))]
+        lengths = [one.waits[:, 1] - one.waits[:, 0] for one in ranks]
+        counts = {len(of_rank) for of_rank in lengths}
+        # Ranks with different numbers of waits: it is not known who waits for whom.
+        shortest = np.min(lengths, axis=0) if len(counts) == 1 else np.zeros(max(counts))
         spans = [span for rank, one in enumerate(ranks) for span in _spans(rank, one, shortest)]
         return Timeline(tuple(spans), (0.0, max(one.seconds for one in ranks)))
 
@@ -316,6 +265,23 @@ def _transfers(calls: Sequence[Call], *, averages: bool) -> list[tuple[int, floa
             found.append((call.nbytes, max(call.ended - max(call.begun, before), 1e-9)))
             before = call.ended
     return found
+
+
+def _fitted(sums: Sequence[tuple[int, float]]) -> AlphaBeta | str:
+    if not sums:
+        return "no all-reduce of gradients was seen, or not the same number on all ranks and in all updates"
+    nbytes, seconds = zip(*sums, strict=True)
+    if len(set(nbytes)) < 2:
+        return f"all sums of gradients have {nbytes[0]:,} bytes, so latency and bandwidth cannot be told apart"
+    line = fit(nbytes, seconds).model
+    fitted, measured = sum(map(line, nbytes)), sum(seconds)
+    if measured / 2 <= fitted <= 2 * measured:
+        return line
+    # calls of threads that work at once have no times of their own
+    return (
+        f"the messages' times fit no link: those of a step would take {milliseconds(fitted)} over it, and took "
+        f"{milliseconds(measured)}"
+    )
 
 
 def _spans(rank: int, one: UpdateOnRank, shortest: NDArray[np.float64]) -> Iterator[Span]:
@@ -340,21 +306,20 @@ def _spans(rank: int, one: UpdateOnRank, shortest: NDArray[np.float64]) -> Itera
 
 def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun:
     """Read the journals of ``world`` ranks in ``folder``; ``link`` as in `MeasuredRun`. Raises `NotMeasured`."""
-    journals = [read_journal(folder, rank) for rank in range(world)]
-    if missing := [rank for rank in range(world) if not (folder / JOURNAL.format(rank)).is_file()]:
-        raise NotMeasured(f"rank {missing[0]} wrote no journal: it failed before it began, or ran on another machine")
-    models = [event for of_rank in journals for event in of_rank if event["kind"] == "model"]
+    for rank in range(world):
+        if not (folder / watching.JOURNAL.format(rank)).is_file():
+            raise NotMeasured(f"rank {rank} wrote no journal: it failed before it began, or ran on another machine")
+    journals = [watching.read_journal(folder, rank) for rank in range(world)]
+    models = [event for of_rank in reversed(journals) for event in of_rank if event["kind"] == "model"]
     if not models:
         raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
-    models = [event for event in journals[0] if event["kind"] == "model"] or models
-    if models[-1].get("format") != MOMENTS_FORMAT:
+    model = models[-1]  # of the lowest rank that has one
+    if model.get("format") != watching.MOMENTS_FORMAT:
         raise NotMeasured("the journals were written by another version of dpbook: launch the script again")
-    worlds = sorted({event["world"] for of_rank in journals for event in of_rank if event["kind"] == "model"} | {world})
+    worlds = sorted({event["world"] for event in models} | {world})
     if len(worlds) > 1:
-        raise NotMeasured(
-            f"its journals are from runs on {' and '.join(map(str, worlds))} ranks: record the run again, into a new "
-            "folder"
-        )
+        counts = " and ".join(map(str, worlds))
+        raise NotMeasured(f"its journals are from runs on {counts} ranks: record the run again, into a new folder")
     events = [[event for event in of_rank if event["kind"] == "update"] for of_rank in journals]
     total = min(of_rank[-1]["number"] + 1 if of_rank else 0 for of_rank in events)
     if total < LEAST_UPDATES:
@@ -362,18 +327,17 @@ def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> Measure
             f"the script ended after {plural(total, 'update')}; {LEAST_UPDATES} are needed, of which the first "
             f"{WARMUP_UPDATES} do not count"
         )
-    period = rounds(events[0][WARMUP_UPDATES:])
+    period = watching.rounds(events[0][WARMUP_UPDATES:])
     if not period:
         raise NotMeasured("the optimizers step in no regular order, so the end of an update is unknown")
-    joined = [{event["number"]: event for event in in_rounds(of_rank, period)} for of_rank in events]
+    joined = [{event["number"]: event for event in watching.in_rounds(of_rank, period)} for of_rank in events]
     numbers = [n for n in joined[0] if n >= WARMUP_UPDATES and all(n in of_rank for of_rank in joined)]
     if not numbers:
         raise NotMeasured(f"{period} optimizer steps make an update, and no update was complete on all ranks")
-    updates = tuple(tuple(read_update(of_rank[n], world) for of_rank in joined) for n in numbers)
-    last = [of_rank[-1] for of_rank in events]
-    model = models[-1] | {"models": max(joined[0][number]["models"] for number in numbers)}
-    memory = tuple(event["memory"] for event in last)
+    updates = tuple(tuple(watching.read_update(of_rank[n], world) for of_rank in joined) for n in numbers)
+    memory = tuple(of_rank[-1]["memory"] for of_rank in events)
     workers = mode(joined[0][number]["workers"] for number in numbers)
+    model = model | {"models": max(joined[0][number]["models"] for number in numbers)}
     return MeasuredRun(model, updates, period, total, memory, workers, _simulated(journals, period), link)
 
 

@@ -22,7 +22,7 @@ from dpbook.core import (
     plural,
     render_page,
     write_atomically,
-)
+)  # fmt: skip
 from dpbook.overlap import Tensor, Timeline, read_profiles, split_waits
 from dpbook.runs.audit import Verdict
 from dpbook.runs.report.advice import LEAST_GAIN
@@ -49,17 +49,8 @@ def write_script(report: ScriptReport, folder: Path) -> Path:
             failed.append(f"It ended after {plural(run.total, 'update')}.")
         verdict = list(sentences(run, report.alone if isinstance(report.alone, MeasuredRun) else None))
         results = list(rows(run, report.alone))
-    page = render_page(
-        FILE,
-        name=report.program,
-        verdict=failed + verdict,
-        results=results,
-        **_measured_sections(report),
-        facts=_script_facts(report),
-    )
     write_atomically(folder / DATA_FILE, (json.dumps(report.to_data(), indent=1) + "\n").encode())
-    write_atomically(folder / FILE, page.encode())
-    return folder / FILE
+    return _write_page(report, folder, verdict=failed + verdict, results=results, facts=_script_facts(report))
 
 
 def _script_facts(report: ScriptReport) -> Iterator[tuple[str, str]]:
@@ -100,35 +91,28 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     prediction = summary.prediction
     link = AlphaBeta(prediction["alpha"], prediction["beta"]) if prediction and prediction["beta"] else None
     report = read_report(folder, [summary.about["options"]["name"]], summary.world, baseline=baseline, link=link)
-    page = render_page(
-        FILE,
-        name=report.program,
+    simulated = prediction["seconds"] if prediction else None
+    return _write_page(
+        report,
+        folder,
         verdict=_verdict(summary, alone, report),
         results=_results(summary, alone),
-        **_measured_sections(report),
         loss=figures.run_loss(summary.lines, "The loss of the whole batch, over all ranks"),
-        seconds=figures.run_seconds(
-            summary.counted, "Step times on rank 0", prediction["seconds"] if prediction else None
-        ),
+        seconds=figures.run_seconds(summary.counted, "Step times on rank 0", simulated),
         predicted=_predicted(summary, prediction) if prediction else None,
         traces=_traced(sorted(folder.glob("trace-rank*.json.gz")), summary.world),
         facts=_facts(summary.about),
     )
-    write_atomically(folder / FILE, page.encode())
-    return folder / FILE
 
 
-def _measured_sections(report: ScriptReport) -> dict[str, Any]:
-    """Return the values that the template of a page needs of a report; they are None if nothing was measured."""
+def _write_page(report: ScriptReport, folder: Path, **sections: Any) -> Path:
+    """Write the page of a report with these ``sections`` and, if its run was measured, those of the run."""
     run = report.run
-    if isinstance(run, str):
-        return {"ranks": None, "advice": None, "timelines": None, "what_if": None}
-    return {
-        "ranks": list(_ranks(run)),
-        "advice": _advice(report, run),
-        "timelines": _timelines(report, run),
-        "what_if": list(_what_if(report)) or None,
-    }
+    if not isinstance(run, str):
+        sections |= {"ranks": list(_ranks(run)), "advice": _advice(report, run)}
+        sections |= {"timelines": _timelines(report, run), "what_if": list(_what_if(report))}
+    write_atomically(folder / FILE, render_page(FILE, name=report.program, **sections).encode())
+    return folder / FILE
 
 
 def _ranks(run: MeasuredRun) -> Iterator[dict[str, Any]]:
@@ -142,23 +126,25 @@ def _ranks(run: MeasuredRun) -> Iterator[dict[str, Any]]:
 
 
 def _advice(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
-    """Return the rows of advice, and the note below them."""
+    advice, reasons = report.advice
     rows = [
-        (each.change, f"{each.gain / run.step:.0%}", milliseconds(run.step - each.gain), each.source)
-        for each in report.advice[0]
+        (each.change, f"{each.gain / run.step:.0%}", milliseconds(run.step - each.gain), each.source) for each in advice
     ]
-    note = f"Nothing that could be computed would save more than {LEAST_GAIN:.0%} of a step."
-    reasons = report.advice[1]
     if run.world > 1 and (reason := not_forecast(run)) is not None:
         changes = "Other buckets" if isinstance(run.price_of_same_messages, AlphaBeta) else "Other buckets, no_sync"
         reasons = [*reasons, f"{changes} and more ranks: {reason}"]
-    return {"rows": rows, "none": note, "not_measured": [each.replace(": ", ": not measured: ", 1) for each in reasons]}
+    notes = [each.replace(": ", ": not measured: ", 1) for each in reasons]
+    return {"rows": rows, "least": f"{LEAST_GAIN:.0%}", "not_measured": notes}
 
 
 def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     """Return the picture of the update of median duration on each rank, above the simulated step."""
     measured = run.timeline
-    drawn = {f"rank {rank}": _as_rank_0(measured, rank) for rank in measured.ranks[:MOST_DRAWN]}
+    drawn = {}
+    for rank in measured.ranks[:MOST_DRAWN]:  # each to the end of its own update, as rank 0 of a timeline of its own
+        spans = tuple(span._replace(rank=0) for span in measured.of(rank).spans)
+        end = max((span.end for span in spans), default=measured.duration)
+        drawn[f"rank {rank}"] = Timeline(spans, (0.0, end))
     title, notes = f"The update of median duration (median step: {milliseconds(run.step)})", []
     if len(measured.ranks) > MOST_DRAWN:
         notes.append(f"The first {MOST_DRAWN} of {len(measured.ranks)} ranks are drawn.")
@@ -166,57 +152,41 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
         drawn["simulated"] = simulated
         other = report.inputs[0].other
         whole = simulated.duration + other
+        more = "more" if whole > run.step else "less"
         notes.append(
             f"The simulated step takes {milliseconds(whole)}: {milliseconds(simulated.duration)} that are drawn, and "
-            f"{milliseconds(other)} outside of forward, backward and optimizer. That is {_beside(whole, run.step)}."
+            f"{milliseconds(other)} outside of forward, backward and optimizer. That is "
+            f"{abs(whole / run.step - 1):.0%} {more} than was measured."
         )
     elif run.world > 1:
         notes.append(f"Simulated step: not measured: {report.inputs}.")
-    notes.append(
-        "Each rank's time begins at the end of its previous update. Where nothing is computed or sent, it waits for "
-        "the loader, or does what the table calls rest."
-    )
     return {"picture": figures.draw_timelines(drawn, title), "notes": notes}
-
-
-def _beside(simulated: float, measured: float) -> str:
-    return f"{abs(simulated / measured - 1):.0%} {'more' if simulated > measured else 'less'} than was measured"
-
-
-def _as_rank_0(timeline: Timeline, rank: int) -> Timeline:
-    """Return a rank's timeline to the end of its own update, with the number 0 that all timelines of a picture have."""
-    spans = tuple(span._replace(rank=0) for span in timeline.of(rank).spans)
-    return Timeline(spans, (0.0, max((span.end for span in spans), default=timeline.duration)))
 
 
 def _what_if(report: ScriptReport) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the forecast: ranks, step, exposed communication, speed-up, and the best buckets."""
     for row in report.what_if:
         cap = in_binary(row.cap) if row.cap else "as they are"
-        now = "" if not row.cap or row.as_it_is is None else f" (as they are: {milliseconds(row.as_it_is)})"
-        yield (
-            plural(row.world, "rank"), milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}",
-            cap + now,
-        )  # fmt: skip
+        if row.cap and row.as_it_is is not None:
+            cap += f" (as they are: {milliseconds(row.as_it_is)})"
+        yield plural(row.world, "rank"), milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
 
 
 def _verdict(summary: Summary, alone: Summary | None, report: ScriptReport) -> list[str]:
-    """Return the sentences of the verdict on a run of our training program."""
     if not summary.settled:
-        return [
-            f"Too short for a verdict: the first {WARMUP_STEPS} steps allocate and settle the buckets; "
-            f"run {2 * WARMUP_STEPS + 1}."
-        ]
+        reason = f"the first {WARMUP_STEPS} steps allocate and settle the buckets"
+        return [f"Too short for a verdict: {reason}; run {2 * WARMUP_STEPS + 1}."]
     if isinstance(report.run, str):
         return [f"Where the time of a step goes was not measured: {report.run}."]
-    beside = report.alone if alone is not None and isinstance(report.alone, MeasuredRun) else None
-    return list(sentences(report.run, beside, summary.efficiency(alone) if alone is not None else None))
+    if alone is None or not isinstance(report.alone, MeasuredRun):
+        return list(sentences(report.run, None))
+    return list(sentences(report.run, report.alone, summary.efficiency(alone)))
 
 
 def headline(folder: Path) -> str:
     """Return a run in one line: loss, throughput, and scaling efficiency if a launch measured a baseline."""
     summary, alone = _read(folder, None)
-    figures_in_words = [_loss(summary), _throughput(summary)]
+    figures_in_words = [f"loss {_loss(summary)}", _throughput(summary)]
     if alone is not None and summary.world > 1:
         figures_in_words.append(_efficiency(summary, alone))
     return "; ".join(figures_in_words)
@@ -229,8 +199,7 @@ def _read(folder: Path, baseline: Path | None) -> tuple[Summary, Summary | None]
 
 
 def _loss(summary: Summary) -> str:
-    last = summary.lines[-1]
-    return f"loss {last['loss']:.4f} after step {last['step']:,}"
+    return f"{summary.lines[-1]['loss']:.4f} after step {summary.lines[-1]['step']:,}"
 
 
 def _throughput(summary: Summary) -> str:
@@ -243,7 +212,7 @@ def _efficiency(summary: Summary, alone: Summary) -> str:
 
 def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str]]:
     payload = float(summary.about["payload_bytes"])
-    yield "loss", _loss(summary).removeprefix("loss ")
+    yield "loss", _loss(summary)
     quarters = " to ".join(map(milliseconds, np.percentile(summary.step_seconds, [25, 75])))
     yield "step", f"{milliseconds(summary.seconds)}, median of {len(summary.counted)} (half of the steps {quarters})"
     yield "throughput", _throughput(summary)
@@ -253,7 +222,12 @@ def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str
         whole = summary.efficiency(alone) * summary.seconds
         spread = _half(summary, "{:.0%}", lambda seconds: whole / seconds)
         yield "scaling efficiency", f"{_efficiency(summary, alone)} ({spread})"
-    yield "model FLOPs utilisation", _utilisation(summary)
+    used = summary.model_flops_utilisation
+    if used is None:
+        yield "model FLOPs utilisation", "no peak known for this device and precision"
+    else:
+        spread = _half(summary, "{:.1%}", lambda seconds: used * summary.seconds / seconds)
+        yield "model FLOPs utilisation", f"{used:.1%} of the bf16 peak ({spread})"
     counted = "" if summary.about["backend"] == "gloo" else ", by the allocator of torch"
     yield "peak memory", f"{in_words(max(line['memory'] for line in summary.lines), 'B')} on rank 0{counted}"
     yield "gradients averaged", f"{in_words(payload, 'B')} per step"
@@ -264,14 +238,6 @@ def _half(summary: Summary, template: str, value: Callable[[float], float]) -> s
     """Return the quartiles of the step times in words, each converted by ``value``."""
     least, most = sorted(value(seconds) for seconds in np.percentile(summary.step_seconds, [25, 75]))
     return f"half of the steps {template.format(least)} to {template.format(most)}"
-
-
-def _utilisation(summary: Summary) -> str:
-    used = summary.model_flops_utilisation
-    if used is None:
-        return "no peak known for this device and precision"
-    spread = _half(summary, "{:.1%}", lambda seconds: used * summary.seconds / seconds)
-    return f"{used:.1%} of the bf16 peak ({spread})"
 
 
 def _predicted(summary: Summary, prediction: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,13 @@ from dpbook.core import DpbookError
 from dpbook.planning import ACCELERATORS, utilisation
 from dpbook.runs.trainer import ALONE, metrics
 
-Kinds = Mapping[str, type | tuple[type, ...]]
 NUMBER = (int, float)
-ABOUT: Kinds = {
+ABOUT = {
     "options": dict, "world": int, "parameters": int, "trained": int, "payload_bytes": NUMBER, "tokens_per_step": int,
     "flops_per_token": (int, float, NoneType), "cores": int, "backend": str, "device": str, "torch": str, "python": str,
     "date": str,
 }  # fmt: skip
-PREDICTED: Kinds = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta", "calls"), NUMBER)
+PREDICTED = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta", "calls"), NUMBER)
 """Fields, with their types, that a report needs from the description of a run and from its prediction."""
 WARMUP_STEPS = 5
 """First steps, which do not count: they allocate memory and settle the buckets."""
@@ -38,7 +38,6 @@ class Summary:
 
     @property
     def world(self) -> int:
-        """Number of ranks."""
         return int(self.about["world"])
 
     @property
@@ -48,20 +47,21 @@ class Summary:
         return [line for line in self.lines if line["step"] > resumed_at] or self.lines
 
     @property
+    def _settled_lines(self) -> list[dict[str, Any]]:
+        """Lines after the warm-up; [] if there are too few steps to leave out the first ones."""
+        begun = _before(self.current[0])
+        if self.current[-1]["step"] - begun <= 2 * WARMUP_STEPS:
+            return []
+        return [line for line in self.current if _before(line) >= begun + WARMUP_STEPS]
+
+    @property
     def settled(self) -> bool:
         """Whether there are enough steps to leave out the first ones."""
-        return self.current[-1]["step"] - _before(self.current[0]) > 2 * WARMUP_STEPS and bool(self._after_warmup)
+        return bool(self._settled_lines)
 
     @property
     def counted(self) -> list[dict[str, Any]]:
-        """Lines that count."""
-        return self._after_warmup if self.settled else self.current
-
-    @property
-    def _after_warmup(self) -> list[dict[str, Any]]:
-        """Lines of the steps after the warm-up."""
-        first = _before(self.current[0]) + WARMUP_STEPS
-        return [line for line in self.current if _before(line) >= first]
+        return self._settled_lines or self.current
 
     @property
     def step_seconds(self) -> list[float]:
@@ -75,7 +75,6 @@ class Summary:
 
     @property
     def unit(self) -> str:
-        """Unit of the model's inputs."""
         return "tokens" if self.about["flops_per_token"] else "images"
 
     @property
@@ -104,40 +103,16 @@ def _before(line: dict[str, Any]) -> int:
     return int(line["step"]) - int(line.get("steps", 1))
 
 
-BF16_PEAKS = {
-    r"NVIDIA GeForce RTX 4090": ACCELERATORS["RTX 4090"].flops,
-    r"NVIDIA GeForce RTX 5090": 209.5e12,  # NVIDIA RTX Blackwell GPU architecture paper, 2025; sums in fp32
-    r"NVIDIA A10": 125e12,  # NVIDIA A10 data sheet, 2021
-    r"NVIDIA A10G": 70e12,  # NVIDIA A10G data sheet, 2022
-    r"NVIDIA L4": 121e12,  # NVIDIA L4 data sheet, 2023: half of 242, which is with sparsity
-    r"NVIDIA L40S": 362e12,  # NVIDIA L40S data sheet, 2023
-    r"(NVIDIA )?A100.*": ACCELERATORS["A100 80 GB"].flops,  # with 40 or 80 GB, on SXM or PCIe
-    r"NVIDIA H100 80GB HBM3": ACCELERATORS["H100 SXM"].flops,
-    r"NVIDIA H100 PCIe": 756e12,  # NVIDIA H100 data sheet, 2022: half of 1,513, which is with sparsity
-    r"NVIDIA H100 NVL": 835e12,  # NVIDIA H100 data sheet, 2024: half of 1,671, which is with sparsity
-    r"NVIDIA H200": ACCELERATORS["H200 SXM"].flops,
-    r"NVIDIA H200 NVL": 835e12,  # NVIDIA H200 data sheet, 2024: half of 1,671, which is with sparsity
-    r"(NVIDIA )?GH200 .*": 989e12,  # NVIDIA GH200 data sheet, 2023: its GPU is an H100 or an H200
-    r"NVIDIA B200.*": ACCELERATORS["B200"].flops,
-    r"NVIDIA GB200.*": ACCELERATORS["GB200"].flops,
-    r"NVIDIA B300.*": 2250e12,  # NVIDIA HGX B300 data sheet, 2025: a sixteenth of 36 PFLOP/s for 8, with sparsity
-    r"NVIDIA GB300.*": 2500e12,  # NVIDIA GB300 NVL72 data sheet, 2025: a 144th of 360 PFLOP/s for 72, with sparsity
-    r"AMD Instinct MI300X.*": 1307e12,  # AMD Instinct MI300X data sheet, 2023
-    r"AMD Instinct MI325X.*": 1307e12,  # AMD Instinct MI325X data sheet, 2024
-    r"AMD Instinct MI350X.*": 2300e12,  # AMD Instinct MI350X data sheet, 2025
-    r"AMD Instinct MI355X.*": 2500e12,  # AMD Instinct MI355X data sheet, 2025
-}
-"""Dense bf16 peaks in FLOP/s, by patterns for the names that drivers give to accelerators."""
-
-
 def peak_flops(device: str) -> float | None:
-    """Return the bf16 peak of a device by its driver's name, in FLOP/s; None if it is not in our table.
+    """Return the bf16 peak of a device by its driver's name, in FLOP/s; None if it is not in ``bf16_peaks.toml``.
 
     An instance of a GPU that MIG has divided has a part of its peak, which its name does not tell.
     """
     if re.search(r"\bMIG\b", device):
         return None
-    return next((peak for pattern, peak in BF16_PEAKS.items() if re.fullmatch(pattern, device)), None)
+    table = tomllib.loads(Path(__file__).with_name("bf16_peaks.toml").read_text(encoding="utf-8"))
+    peak = next((peak for pattern, peak in table.items() if re.fullmatch(pattern, device)), None)
+    return ACCELERATORS[peak].flops if isinstance(peak, str) else peak
 
 
 def summarise(folder: Path) -> Summary:
@@ -145,10 +120,8 @@ def summarise(folder: Path) -> Summary:
     if not (folder / metrics.DESCRIPTION).is_file():
         raise DpbookError(f"{folder} is not the folder of a run: it has no {metrics.DESCRIPTION}")
     about = _object(folder / metrics.DESCRIPTION, ABOUT)
-    if missing := {"name", "model", "strategy", "precision"} - {*about["options"]}:
-        raise DpbookError(
-            f"{folder / metrics.DESCRIPTION} is not the description of a run: no options {', '.join(sorted(missing))}"
-        )
+    if missing := ", ".join(sorted({"name", "model", "strategy", "precision"} - {*about["options"]})):
+        raise DpbookError(f"{folder / metrics.DESCRIPTION} is not the description of a run: no options {missing}")
     lines = metrics.read(folder)
     if not lines:
         raise DpbookError(f"{folder} contains no finished step yet")
@@ -158,18 +131,16 @@ def summarise(folder: Path) -> Summary:
     return Summary(about, lines, _object(path, PREDICTED) if path.exists() else None)
 
 
-def _object(path: Path, kinds: Kinds) -> dict[str, Any]:
+def _object(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Read a JSON object whose values have these ``kinds``. Raises `DpbookError`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DpbookError(f"{path} cannot be read: {error}") from None
-    wrong = [
-        name for name, kind in kinds.items() if not isinstance(content, dict) or not isinstance(content.get(name), kind)
-    ]
-    if wrong:
-        raise DpbookError(f"{path} is not the file of a run: no {', '.join(wrong)}, or of another type")
-    return dict(content)
+    values = content if isinstance(content, dict) else {}
+    if wrong := ", ".join(name for name, kind in kinds.items() if not isinstance(values.get(name), kind)):
+        raise DpbookError(f"{path} is not the file of a run: no {wrong}, or of another type")
+    return values
 
 
 def load_baseline(folder: Path, summary: Summary) -> Summary | None:

@@ -11,23 +11,13 @@ from dpbook.core import InvalidArgument, machine, milliseconds, plural
 from dpbook.overlap import Timeline
 from dpbook.runs.forecast import ForecastRow, MeasuredStep, bucket_limits, fitted_connection, forecast, simulate_buckets
 from dpbook.runs.launch import Launch, launch, new_folder
+from dpbook.runs.report import verdicts
 from dpbook.runs.report.advice import LEAST_GAIN, Advice, advise
 from dpbook.runs.report.measured_run import MeasuredRun, NotMeasured, read_run
-from dpbook.runs.report.verdicts import (
-    UNSEEN,
-    communicates,
-    efficiency,
-    largest_loss,
-    not_forecast,
-    rows,
-    simulation_inputs,
-    throughput,
-)
 from dpbook.runs.trainer import ALONE
 from dpbook.runs.watching import PARTS, with_hooks
 
 FORMAT = 1
-"""Version of the JSON form."""
 REPORTS = Path("runs", "reports")
 """Folder of reports, in the folder in which a launch is started."""
 DATA_FILE = "report.json"
@@ -48,25 +38,19 @@ def new_report_folder(script: str, name: str | None) -> Path:
         (REPORTS / name).mkdir(parents=True)
         return REPORTS / name
     except FileExistsError:
-        if REPORTS.is_dir():
-            raise InvalidArgument(
-                "report-name", name, f"a new name: {REPORTS / str(name)} has a report already"
-            ) from None
-        raise InvalidArgument("report", str(REPORTS), "a folder, but a file has its name") from None
+        if not REPORTS.is_dir():
+            raise InvalidArgument("report", str(REPORTS), "a folder, but a file has its name") from None
+        raise InvalidArgument("report-name", name, f"a new name: {REPORTS / str(name)} has a report already") from None
     except OSError as error:
         raise InvalidArgument("report", str(REPORTS), f"a folder that can be written ({error.strerror})") from None
 
 
 @dataclass(frozen=True)
 class ScriptReport:
-    """Report of a script's run.
+    """Report of a script's run: what was measured, or the reason why nothing was.
 
-    Attributes:
-        program: the script and its arguments.
-        world: number of ranks.
-        run: what was measured, or the reason why nothing was.
-        alone: the run on one process, the reason why there is none, or None if none was asked for.
-        failure: in words, if the run failed.
+    ``alone``: the run on one process, the reason why there is none, or None if none was asked for. ``failure`` says why
+    the run failed.
     """
 
     program: str
@@ -75,7 +59,7 @@ class ScriptReport:
     alone: MeasuredRun | str | None = None
     failure: str | None = None
 
-    @property
+    @cached_property
     def advice(self) -> tuple[list[Advice], list[str]]:
         """Cheapest changes of the script, and why the gain of others is not known."""
         return ([], []) if isinstance(self.run, str) else advise(self.run)
@@ -83,7 +67,7 @@ class ScriptReport:
     @cached_property
     def inputs(self) -> tuple[MeasuredStep, AlphaBeta] | str:
         """Step and price of a message for a simulation; why there are none if the step cannot be simulated."""
-        return self.run if isinstance(self.run, str) else simulation_inputs(self.run)
+        return self.run if isinstance(self.run, str) else verdicts.simulation_inputs(self.run)
 
     @property
     def simulated(self) -> Timeline | None:
@@ -96,36 +80,36 @@ class ScriptReport:
     @property
     def what_if(self) -> tuple[ForecastRow, ...]:
         """Forecast of the step on more ranks over the measured link; empty if it cannot be simulated."""
-        if isinstance(self.inputs, str) or isinstance(self.run, str) or not_forecast(self.run) is not None:
+        if isinstance(self.inputs, str) or isinstance(self.run, str) or verdicts.not_forecast(self.run) is not None:
             return ()
         step, price = self.inputs
         return forecast(step, [self.world * more for more in FURTHER_WORLDS], [fitted_connection(self.world, price)])
 
     def headline(self) -> str:
-        """Return the report in a few lines."""
         run = self.run
         if isinstance(run, str):
             return f"not measured: {run}"
-        first = "; ".join(filter(None, [f"step {milliseconds(run.step)}", throughput(run)]))
-        share = None if not isinstance(self.alone, MeasuredRun) else efficiency(run, self.alone)
+        first = "; ".join(filter(None, [f"step {milliseconds(run.step)}", verdicts.throughput(run)]))
+        share = None if not isinstance(self.alone, MeasuredRun) else verdicts.efficiency(run, self.alone)
         if share is not None:
             first += f"; {share:.0%} of {run.world} times one process"
-        words, seconds = largest_loss(run)
+        words, seconds = verdicts.largest_loss(run)
         if seconds < LEAST_GAIN * run.step:
             loss = f"no part takes more than {LEAST_GAIN:.0%} of it but computation and the optimizer"
         else:
             loss = f"largest loss of time: {words}, {milliseconds(seconds)} ({seconds / run.step:.0%} of a step)"
-        return "\n".join([first, loss, *self._next_step(run)])
-
-    def _next_step(self, run: MeasuredRun) -> Iterator[str]:
-        """Yield the first advice in words; without one, why the gain of changes of the communication is not known."""
-        if run.world > 1 and not communicates(run):
-            yield f"communication was not measured: {UNSEEN}"
+        lines = [first, loss]
+        if run.world > 1 and not verdicts.communicates(run):
+            lines.append(f"communication was not measured: {verdicts.UNSEEN}")
         advice, reasons = self.advice
         if advice:
-            yield f"advice: {_in_words(advice[0], run)}"
-        elif communicates(run) and (reason := next(iter(reasons), not_forecast(run))) is not None:
-            yield f"no advice: no change that could be simulated saves {LEAST_GAIN:.0%} of a step ({reason})"
+            best, step = advice[0], milliseconds(run.step)
+            after = f"{step} would be {milliseconds(run.step - best.gain)}"
+            lines.append(f"advice: {best.change} – {best.gain / run.step:.0%} less time: {after}")
+        elif verdicts.communicates(run) and (reason := next(iter(reasons), verdicts.not_forecast(run))) is not None:
+            saved = f"{LEAST_GAIN:.0%} of a step"
+            lines.append(f"no advice: no change that could be simulated saves {saved} ({reason})")
+        return "\n".join(lines)
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON, in seconds and bytes."""
@@ -148,11 +132,11 @@ class ScriptReport:
                 for rank in range(run.world)
             ],
             "slow_rank": run.slow,
-            "not_measured": dict(_not_measured(self)),
-            "advice": [asdict(each) | {"step": run.step - each.gain} for each in self.advice[0]],
+            "not_measured": dict(_not_measured(self, run)),
+            "advice": [each._asdict() | {"step": run.step - each.gain} for each in self.advice[0]],
         }
         if isinstance(alone, MeasuredRun):
-            data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": efficiency(run, alone)}}
+            data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": verdicts.efficiency(run, alone)}}
         if not isinstance(self.inputs, str) and (simulated := self.simulated) is not None:
             data["simulated"] = {
                 "step": self.inputs[0].other + simulated.duration,
@@ -163,19 +147,13 @@ class ScriptReport:
         return data
 
 
-def _in_words(advice: Advice, run: MeasuredRun) -> str:
-    after = f"{milliseconds(run.step)} would be {milliseconds(run.step - advice.gain)}"
-    return f"{advice.change} – {advice.gain / run.step:.0%} less time: {after}"
-
-
-def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
-    assert isinstance(report.run, MeasuredRun)
-    for name, value in rows(report.run, report.alone):
+def _not_measured(report: ScriptReport, run: MeasuredRun) -> Iterator[tuple[str, str]]:
+    for name, value in verdicts.rows(run, report.alone):
         if value.startswith("not measured: "):
             yield name, value.removeprefix("not measured: ")
     if isinstance(report.inputs, str):
         yield "simulated step", report.inputs
-    elif (reason := not_forecast(report.run)) is not None:
+    elif (reason := verdicts.not_forecast(run)) is not None:
         yield "other buckets and more ranks", reason
     for each in report.advice[1]:
         change, _, reason = each.partition(": ")
@@ -220,19 +198,15 @@ def launch_with_report(
     """
     ended = launch(with_hooks(spec, folder, {"sampled": True}, moments=True), say, signals)
     failure = ended.messages[0].partition("\n")[0] if ended.messages and ended.status else None
-    measured = read_report(folder, spec.program, spec.nproc, failure=failure)
-    if not alone or spec.nproc == 1 or ended.status or isinstance(measured.run, str):
-        return ended.status, measured
+    report = read_report(folder, spec.program, spec.nproc, failure=failure)
+    if not alone or spec.nproc == 1 or ended.status or isinstance(report.run, str):
+        return ended.status, report
     say(f"running the script again, on one process, for {plural(UPDATES_ALONE, 'update')} at most")
-    return ended.status, replace(measured, alone=_run_alone(spec, folder, measured.run.total, signals))
-
-
-def _run_alone(spec: Launch, folder: Path, updates: int, signals: list[int]) -> MeasuredRun | str:
-    """Run the script on one process, with as many cores as each of its ranks had, and return what was measured."""
     (folder / ALONE).mkdir()
-    one = replace(spec, nproc=1, threads=max(1, machine.cores() // spec.nproc))
-    options = {"updates": min(updates, UPDATES_ALONE)}
-    ended = launch(with_hooks(one, folder / ALONE, options, moments=True), early_signals=signals)
-    if ended.status:
-        return f"the script failed on one process: {ended.messages[0] if ended.messages else ended.status}"
-    return _read(folder / ALONE, 1)
+    one = replace(spec, nproc=1, threads=max(1, machine.cores() // spec.nproc))  # as many cores as each rank had
+    options = {"updates": min(report.run.total, UPDATES_ALONE)}
+    again = launch(with_hooks(one, folder / ALONE, options, moments=True), early_signals=signals)
+    run_alone = _read(folder / ALONE, 1)
+    if again.status:
+        run_alone = f"the script failed on one process: {again.messages[0] if again.messages else again.status}"
+    return ended.status, replace(report, alone=run_alone)

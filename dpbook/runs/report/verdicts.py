@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpbook.collectives import AlphaBeta
 from dpbook.core import in_words, milliseconds, plural
@@ -17,6 +18,7 @@ LOSSES = {
 }
 """Parts of a step in which a rank trains nothing, in words."""
 UNSEEN = "no collective was seen in an update: the ranks do not communicate, or not through torch.distributed"
+NO_EXAMPLES = "not measured: it is not known what an example is"
 
 
 def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None = None) -> Iterator[str]:
@@ -26,13 +28,19 @@ def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None =
     elif not communicates(run):
         yield f"Communication was not measured: {UNSEEN}."
     else:
-        exposed = run.mean("exposed")
+        exposed, waiting = run.mean("exposed"), run.mean("waiting")
         of_step = f"{exposed / run.step:.0%} of a step, {milliseconds(exposed)} of {milliseconds(run.step)}"
         if exposed < SMALL_SHARE * run.step:
             yield f"Communication costs little: exposed communication takes {of_step}."
         else:
             yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
-        yield _waiting(run)
+        waited = f"{waiting / run.step:.0%} of a step ({milliseconds(waiting)}, the mean over ranks)"
+        if run.slow is not None:
+            yield f"Rank {run.slow} is slower: {run.slow_in_words}. Waiting takes {waited}."
+        elif waiting < SMALL_SHARE * run.step:
+            yield "No rank is slow, and hardly any time is spent waiting."
+        else:
+            yield f"Waiting for each other takes {waited}, though no single rank is slow."
     loader = run.mean("loader")
     if loader > SMALL_SHARE * run.step:
         yield f"Waiting for the loader takes {loader / run.step:.0%} of a step ({milliseconds(loader)})."
@@ -42,26 +50,22 @@ def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None =
         yield _efficiency_sentence(run, alone, efficiency(run, alone) if share is None else share)
 
 
-def _waiting(run: MeasuredRun) -> str:
-    waiting = run.mean("waiting")
-    waited = f"{waiting / run.step:.0%} of a step ({milliseconds(waiting)}, the mean over ranks)"
-    if run.slow is not None:
-        return f"Rank {run.slow} is slower: {run.slow_in_words}. Waiting takes {waited}."
-    if waiting < SMALL_SHARE * run.step:
-        return "No rank is slow, and hardly any time is spent waiting."
-    return f"Waiting for each other takes {waited}, though no single rank is slow."
-
-
 def _long(run: MeasuredRun) -> str:
-    """Return the updates that take long, and what takes long in them, in words."""
-    rank, part = run.late(run.long)
-    longest = milliseconds(float(run.seconds[run.long].mean()))
-    who = "all ranks are" if rank is None else f"rank {rank} is"
-    count = int(run.long.sum())
-    take = "takes" if count == 1 else "take"
+    """Return the updates that take long, and which ranks take long in which part of them, in words."""
+
+    def excess(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        more: NDArray[np.float64] = seconds[run.long].mean(axis=0) - seconds[run.middle].mean(axis=0)
+        return more
+
+    working = excess(run.working)
+    rank = int(working.argmax())
+    alone = run.world > 1 and working[rank] > 2 * np.delete(working, rank).max()
+    late = f"rank {rank} is" if alone else "all ranks are"
+    part = max(SLOW_IN, key=lambda name: float(excess(run.all_parts[name])[rank]))
+    count, longest = int(run.long.sum()), milliseconds(float(run.seconds[run.long].mean()))
     return (
-        f"{count} of {plural(len(run.updates), 'update')} {take} more than {LONG:g} times the median, "
-        f"{longest} on average, in which {who} longer {SLOW_IN[part]}"
+        f"{count} of {plural(len(run.updates), 'update')} {'takes' if count == 1 else 'take'} more than {LONG:g} times "
+        f"the median, {longest} on average, in which {late} longer {SLOW_IN[part]}"
     )
 
 
@@ -81,17 +85,15 @@ def _efficiency_sentence(run: MeasuredRun, alone: MeasuredRun, share: float | No
     """Return the scaling efficiency in words, and the causes of the difference to N times one process."""
     steps = f"a step takes {milliseconds(run.step)}, with one process alone {milliseconds(alone.step)}"
     if share is None:
-        return f"Efficiency was not measured: it is not known what an example is; {steps}."
-    text = f"Efficiency is {share:.0%}: {steps}"
-    if share > 1 - SMALL_SHARE:
-        return f"{text}."
+        return f"Efficiency was {NO_EXAMPLES}; {steps}."
     names = {"computation": "slower computing", "optimizer": "a slower update"} | LOSSES
     lost = {words: run.mean(part) - alone.mean(part) for part, words in names.items()}
-    large = sorted(
-        (words for words in lost if lost[words] > SMALL_SHARE * run.step), key=lost.__getitem__, reverse=True
-    )
+    large = [
+        words for words in sorted(lost, key=lost.__getitem__, reverse=True) if lost[words] > SMALL_SHARE * run.step
+    ]
     causes = ", ".join(f"{words} ({milliseconds(lost[words])})" for words in large)
-    return f"{text}; the difference is {causes}." if causes else f"{text}."
+    difference = f"; the difference is {causes}" if causes and share <= 1 - SMALL_SHARE else ""
+    return f"Efficiency is {share:.0%}: {steps}{difference}."
 
 
 def rows(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[str, str]]:
@@ -107,10 +109,21 @@ def rows(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[st
         yield "long updates", f"{_long(run)}: {milliseconds(run.long_seconds)} more in the mean update"
     if run.optimizers > 1:
         yield "update", f"{run.optimizers} steps of optimizers that take turns"
-    yield "throughput", throughput(run) or f"not measured: {_no_examples(run)}"
-    yield from _alone(run, alone)
-    yield "communication", communication(run)
-    yield "memory", _memory(run)
+    no_rate = "the model is given no tensor whose first dimension is the batch"
+    if run.optimizers > 1 or run.model["models"] > 1:
+        no_rate = "several models are called, and no DataLoader says what an example is"
+    yield "throughput", throughput(run) or f"not measured: {no_rate}"
+    if isinstance(alone, str) and run.world > 1:
+        yield "one process alone", f"not measured: {alone}"
+    elif isinstance(alone, MeasuredRun) and run.world > 1:
+        yield "one process alone", ", ".join(filter(None, [throughput(alone), f"{milliseconds(alone.step)} per step"]))
+        share = efficiency(run, alone)
+        yield "scaling efficiency", NO_EXAMPLES if share is None else f"{share:.0%} of {run.world} times one process"
+    yield "communication", _communication(run)
+    counted = ", of the processes" if run.model["device"] == "cpu" else ", by the allocator of torch"
+    alike = max(run.memory) < 1.05 * min(run.memory)
+    peaks = [in_words(max(run.memory), "B")] if alike else [in_words(peak, "B") for peak in run.memory]
+    yield "memory", f"{', '.join(peaks)} {'per' if alike else 'by'} rank{counted}"
 
 
 def throughput(run: MeasuredRun) -> str | None:
@@ -118,27 +131,7 @@ def throughput(run: MeasuredRun) -> str | None:
     return None if run.rate is None else f"{run.rate:,.0f} {run.unit}/s over {plural(run.world, 'rank')}"
 
 
-def _no_examples(run: MeasuredRun) -> str:
-    if run.optimizers > 1 or run.model["models"] > 1:
-        return "several models are called, and no DataLoader says what an example is"
-    return "the model is given no tensor whose first dimension is the batch"
-
-
-def _alone(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[str, str]]:
-    if run.world == 1 or alone is None:
-        return
-    if isinstance(alone, str):
-        yield "one process alone", f"not measured: {alone}"
-        return
-    rate = throughput(alone)
-    yield "one process alone", f"{rate + ', ' if rate else ''}{milliseconds(alone.step)} per step"
-    share = efficiency(run, alone)
-    in_short = "not measured: it is not known what an example is"
-    yield "scaling efficiency", in_short if share is None else f"{share:.0%} of {run.world} times one process"
-
-
-def communication(run: MeasuredRun) -> str:
-    """Return the communication of a step in words."""
+def _communication(run: MeasuredRun) -> str:
     if run.world == 1:
         return "none: one process"
     if not communicates(run):
@@ -147,13 +140,6 @@ def communication(run: MeasuredRun) -> str:
     text = f"{milliseconds(exposed + hidden)} per step, of which {milliseconds(exposed)} are exposed"
     sent = sum(nbytes for nbytes, _ in run.sums)
     return f"{text}; {in_words(sent, 'B')} of gradients in {plural(len(run.sums), 'call')}" if sent else text
-
-
-def _memory(run: MeasuredRun) -> str:
-    counted = ", of the processes" if run.model["device"] == "cpu" else ", by the allocator of torch"
-    peaks = [in_words(peak, "B") for peak in run.memory]
-    alike = max(run.memory) < 1.05 * min(run.memory)
-    return f"{peaks[int(np.argmax(run.memory))] + ' per rank' if alike else ', '.join(peaks) + ' by rank'}{counted}"
 
 
 def largest_loss(run: MeasuredRun) -> tuple[str, float]:
@@ -166,8 +152,7 @@ def largest_loss(run: MeasuredRun) -> tuple[str, float]:
     if run.slow is not None:
         lost[f"waiting for rank {run.slow}, which is slower"] = lost.pop(LOSSES["waiting"])
     lost[f"updates that take more than {LONG:g} times the median, added to the mean update"] = run.long_seconds
-    words = max(lost, key=lost.__getitem__)
-    return words, lost[words]
+    return max(lost.items(), key=lambda item: item[1])
 
 
 def simulation_inputs(run: MeasuredRun) -> tuple[MeasuredStep, AlphaBeta] | str:

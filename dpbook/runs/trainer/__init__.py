@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from dpbook.runs.trainer.workloads import GPT, Adapted, Text, build
 
 __getattr__ = lazy_exports(
-    __name__,
-    GPT="workloads",
-    Adapted="workloads",
-    Text="workloads",
-    Trainer="trainer",
-    build="workloads",
+    __name__, GPT="workloads", Adapted="workloads", Text="workloads", Trainer="trainer", build="workloads",
     main="__main__",
-)
+)  # fmt: skip

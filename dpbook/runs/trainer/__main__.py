@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -51,9 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
 def bind() -> torch.device:
     """Join the process group that torchrun describes, or without torchrun a group of this process alone.
 
-    With accelerators the group has one backend for their tensors and one for those of the CPU. Every rank selects its
-    accelerator before anything else uses one; otherwise all would be on the first. A rank of `dpbook.ranks.start`
-    already has a gloo group. Raises `DpbookError` if there is no accelerator for this rank alone.
+    Every rank selects its accelerator before anything else uses one; otherwise all would be on the first. A rank of
+    `dpbook.ranks.start` already has a gloo group. Raises `DpbookError` if there is no accelerator for this rank alone.
     """
     os.environ.update(SINGLE_PROCESS | os.environ)
     device, backends = own_device()
@@ -73,7 +73,7 @@ def _run(options: Options, device: torch.device) -> None:
     gc.enable()
     trainer.preemption.listen()
     before = trainer.resume()
-    first = dist.get_rank() == 0
+    first = trainer.rank == 0
     if first and before is not None:
         print(_resumed(before, trainer), file=sys.stderr, flush=True)
     metrics = Metrics(options.folder, trainer.step) if first else None
@@ -84,13 +84,9 @@ def _run(options: Options, device: torch.device) -> None:
         train(trainer, metrics, progress)
     if trainer.step < options.steps:
         if first:
-            print(
-                f"stopped: checkpoint saved after step {trainer.step:,} of {options.steps:,}",
-                file=sys.stderr,
-                flush=True,
-            )
-        return
-    if options.predict:
+            text = f"stopped: checkpoint saved after step {trainer.step:,} of {options.steps:,}"
+            print(text, file=sys.stderr, flush=True)
+    elif options.predict:
         stop_watching()  # the passes that a prediction measures are no updates
         predicted = predict(trainer)
         if first:
@@ -111,7 +107,7 @@ def describe(trainer: Trainer) -> dict[str, Any]:
     """Return the description of a run that the report needs beside the metrics."""
     device = trainer.device
     return {
-        "options": trainer.options.to_data(),
+        "options": asdict(trainer.options),
         "world": trainer.world,
         "resumed_at": trainer.step,
         "backend": dist.get_default_backend_for_device(device),
@@ -129,15 +125,12 @@ def describe(trainer: Trainer) -> dict[str, Any]:
 
 
 def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
-    lines = [f"resumed after step {before['step']} of {trainer.options.steps}"]
+    head = f"resumed after step {before['step']} of {trainer.options.steps}"
     differences = changes(before["options"], before["world"], trainer.options, trainer.world)
-    if differences:
-        lines[0] += ": its options have changed"
-        lines += [
-            table(differences),
-            *(f"  {note}" for note in consequences(differences, before["options"], trainer.options)),
-        ]
-    return "\n".join(lines)
+    if not differences:
+        return head
+    notes = consequences(differences, before["options"], trainer.options)
+    return f"{head}: its options have changed\n{table(differences, notes)}"
 
 
 if __name__ == "__main__":

@@ -47,16 +47,14 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
     damaged: dict[int, str] = {}
     for step in reversed(rank_0_steps[0]):
         content, problem = _try(folder, step)
-        if problem := _first_of_all(problem):
-            damaged[step] = problem
+        problems: list[str] = [""] * dist.get_world_size()
+        dist.all_gather_object(problems, problem)
+        if any(problems):
+            damaged[step] = next(filter(None, problems))
             continue
         if dist.get_rank() == 0:
             for number, text in damaged.items():
-                print(
-                    f"{text}; renamed it to *.damaged; using the previous checkpoint",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                print(f"{text}; renamed it to *.damaged; using the previous checkpoint", file=sys.stderr, flush=True)
                 path = checkpoint(folder, number)
                 path.replace(path.with_name(f"{path.name}.damaged"))
         return content
@@ -76,13 +74,6 @@ def _try(folder: Path, step: int) -> tuple[tuple[dict[str, Any], dict[str, Any] 
         return None, str(error)
 
 
-def _first_of_all(text: str) -> str:
-    """Return on all ranks the text of the first rank that has one; "" if none has."""
-    texts: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(texts, text)
-    return next(filter(None, texts), "")
-
-
 def _part(folder: Path, step: int, rank: int) -> Path:
     return folder / f"checkpoint-{step:08}.rank{rank}"
 
@@ -97,10 +88,8 @@ def _write(content: dict[str, Any], path: Path) -> None:
         os.replace(partial, path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        cause = (
-            error if isinstance(error, OSError) else error.__context__
-        )  # torch's own message would be "unexpected pos 704 vs 598"
-        if isinstance(cause, OSError):
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, OSError):  # torch's own message would be "unexpected pos 704 vs 598"
             raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
 

@@ -39,7 +39,6 @@ def read(folder: Path) -> list[dict[str, Any]]:
 ALONE = "alone"
 """Folder of the run on one process, in the folder of a run or of a report."""
 STEPS_ALONE = 30
-"""Steps of the baseline."""
 
 
 def train_alone(options: Options, nproc: int, report: Callable[[str], None]) -> bool:
@@ -49,15 +48,9 @@ def train_alone(options: Options, nproc: int, report: Callable[[str], None]) -> 
     """
     with temporary_folder("alone") as folder:
         alone = replace(
-            options,
-            out=str(folder),
-            name=ALONE,
-            all_reduce="torch",
-            steps=STEPS_ALONE,
-            save_every=0,
-            predict=False,
+            options, out=str(folder), name=ALONE, all_reduce="torch", steps=STEPS_ALONE, save_every=0, predict=False,
             profile=0,
-        )
+        )  # fmt: skip
         program = ("-m", "dpbook.runs.trainer", *alone.to_arguments())
         spec = Launch(program, 1, threads=max(1, machine.cores() // nproc))
         ended = launch(with_hooks(spec, alone.folder, {"sampled": True}, moments=True), report)

@@ -1,5 +1,6 @@
 """Options of the training program, as a dataclass and on a command line. Loads no torch."""
 
+# ruff: noqa: RUF009  # `option` returns the field of a dataclass
 import argparse
 from collections.abc import Container
 from dataclasses import asdict, dataclass, field, fields
@@ -29,50 +30,44 @@ GROUP_TIMEOUT = 600.0
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 
-def about(text: str, *, least: float = 0) -> dict[str, Any]:
-    """Return the metadata of a field: its help text and its smallest value."""
-    return {"help": text, "least": least}
+def option(default: Any, text: str, *, least: float = 0) -> Any:
+    """Return the field of an option with its default, its help text and its smallest value."""
+    return field(default=default, metadata={"help": text, "least": least})
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of a training run. Raises `InvalidArgument`."""
 
-    name: str = field(default="run", metadata=about("name of the run: a folder below --out"))
-    out: str = field(default="runs", metadata=about("folder that holds the runs"))
-    model: ModelName = field(
-        default="gpt", metadata=about("a small GPT on the bytes of a text, or a CNN on handwritten digits")
+    name: str = option("run", "name of the run: a folder below --out")
+    out: str = option("runs", "folder that holds the runs")
+    model: ModelName = option("gpt", "a small GPT on the bytes of a text, or a CNN on handwritten digits")
+    strategy: StrategyName = option(
+        "bucketed", "who averages the gradients: torch's DDP, one of ours, or ours with ZeRO-1"
     )
-    strategy: StrategyName = field(
-        default="bucketed", metadata=about("who averages the gradients: torch's DDP, one of ours, or ours with ZeRO-1")
+    all_reduce: str = option(
+        "torch", f"what sums gradients: torch's own, or a schedule: {', '.join(SCHEDULES)}, or FILE.json"
     )
-    all_reduce: str = field(
-        default="torch",
-        metadata=about(f"what sums gradients: torch's own, or a schedule: {', '.join(SCHEDULES)}, or FILE.json"),
-    )
-    steps: int = field(default=100, metadata=about("optimizer steps in all", least=1))
-    batch: int = field(default=8, metadata=about("examples per rank and micro-batch", least=1))
-    accumulation: int = field(default=1, metadata=about("micro-batches per step", least=1))
-    lr: float = field(default=1e-3, metadata=about("learning rate of AdamW after the warm-up"))
-    warmup: int = field(default=10, metadata=about("steps over which the learning rate rises linearly"))
-    clip: float = field(default=1.0, metadata=about("norm at which averaged gradients are clipped; 0: never"))
-    seed: int = field(default=0, metadata=about("of initial weights and of the order of the data"))
-    width: int = field(default=128, metadata=about("of the GPT's hidden layers; a multiple of 32", least=32))
-    depth: int = field(default=4, metadata=about("blocks of the GPT", least=1))
-    context: int = field(default=128, metadata=about("tokens in a sequence", least=2))
-    precision: Precision = field(default="fp32", metadata=about("bf16: autocast, with fp32 weights and gradients"))
-    lora: int = field(default=0, metadata=about("rank of adapters on frozen linear layers; 0: none, train everything"))
-    checkpointing: bool = field(default=False, metadata=about("recompute activations of the blocks in backward"))
-    compile: bool = field(default=False, metadata=about("torch.compile the model, the GPT block by block"))
-    cap: float = field(default=25.0, metadata=about("bucket cap in MiB"))
-    save_every: int = field(default=50, metadata=about("steps between checkpoints; 0: only the last"))
-    predict: bool = field(default=True, metadata=about("measure layers and all-reduces at the end, for the report"))
-    profile: int = field(default=0, metadata=about("trace so many steps, after the first ten; 0: none"))
-    fused: bool = field(default=False, metadata=about("AdamW in one kernel, where torch has that for the device"))
-    report_every: int = field(
-        default=1,
-        metadata=about("steps between lines of metrics, for which the device is waited for", least=1),
-    )
+    steps: int = option(100, "optimizer steps in all", least=1)
+    batch: int = option(8, "examples per rank and micro-batch", least=1)
+    accumulation: int = option(1, "micro-batches per step", least=1)
+    lr: float = option(1e-3, "learning rate of AdamW after the warm-up")
+    warmup: int = option(10, "steps over which the learning rate rises linearly")
+    clip: float = option(1.0, "norm at which averaged gradients are clipped; 0: never")
+    seed: int = option(0, "of initial weights and of the order of the data")
+    width: int = option(128, "of the GPT's hidden layers; a multiple of 32", least=32)
+    depth: int = option(4, "blocks of the GPT", least=1)
+    context: int = option(128, "tokens in a sequence", least=2)
+    precision: Precision = option("fp32", "bf16: autocast, with fp32 weights and gradients")
+    lora: int = option(0, "rank of adapters on frozen linear layers; 0: none, train everything")
+    checkpointing: bool = option(False, "recompute activations of the blocks in backward")
+    compile: bool = option(False, "torch.compile the model, the GPT block by block")
+    cap: float = option(25.0, "bucket cap in MiB")
+    save_every: int = option(50, "steps between checkpoints; 0: only the last")
+    predict: bool = option(True, "measure layers and all-reduces at the end, for the report")
+    profile: int = option(0, "trace so many steps, after the first ten; 0: none")
+    fused: bool = option(False, "AdamW in one kernel, where torch has that for the device")
+    report_every: int = option(1, "steps between lines of metrics, for which the device is waited for", least=1)
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -96,7 +91,6 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run's files."""
         return Path(self.out) / self.name
 
     def schedule(self, world: int) -> Schedule | None:
@@ -117,18 +111,12 @@ class Options:
     def to_arguments(self, names: Container[str] | None = None) -> list[str]:
         """Return the command line of these options, or of those with some ``names``."""
         arguments = []
-        for name, value in self.to_data().items():
-            if names is not None and name not in names:
-                continue
-            flag = name.replace("_", "-")
-            arguments += (
-                [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-            )
+        for name, value in asdict(self).items():
+            if names is None or name in names:
+                flag = name.replace("_", "-")
+                is_flag = isinstance(value, bool)
+                arguments += [f"--{flag}" if value else f"--no-{flag}"] if is_flag else [f"--{flag}", str(value)]
         return arguments
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ import signal
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from dpbook.ranks import PREEMPTION_VARIABLE
 
@@ -22,10 +21,8 @@ IDLE_GRACE_SECONDS = 2.0
 class PreemptionListener:
     """Listens for signals that ask this rank to end.
 
-    Attributes:
-        requested: set when this rank has received such a signal.
-        acknowledged: set by the program when all ranks know of it.
-        training: whether the program trains; only then is it worth waiting for the next update.
+    ``requested`` is set when this rank has received such a signal. The program sets ``acknowledged`` when all ranks
+    know of it, and ``training`` while it trains: only then is it worth waiting for the next update.
     """
 
     requested: threading.Event = field(default_factory=threading.Event)
@@ -42,7 +39,7 @@ class PreemptionListener:
         # The file descriptor comes first, so that no signal is lost. The guard shares it, to record where this rank is.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, _nothing)
+            signal.signal(number, lambda number, frame: None)  # the thread has received the signal already
         if (path := os.environ.get(PREEMPTION_VARIABLE)) and Path(path).exists():
             self.requested.set()
         threading.Thread(target=self._read, args=(reading,), daemon=True).start()
@@ -58,7 +55,3 @@ class PreemptionListener:
         """End this process if the ranks do not finish an update in time."""
         if not self.acknowledged.wait(TRAINING_GRACE_SECONDS if self.training else IDLE_GRACE_SECONDS):
             os._exit(128 + signal.SIGTERM)
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the thread has received the signal already."""

@@ -18,14 +18,18 @@ PROCESS_BYTES = 400 * 2**20
 def requirements(
     options: Options, nproc: int, gpus: Sequence[machine.Gpu], *, nnodes: int = 1
 ) -> list[PreflightFinding]:
-    """Return the problems of a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
-
-    ``gpus`` are the GPUs of this machine.
-    """
+    """Return the problems of a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one."""
     world = nproc * nnodes
-    memory, batch = _memory(nproc, world, options, gpus), _batch(world, options)
-    problems = (*memory, *batch, *_all_reduce(world, options), *_disk(options))
-    return [PreflightFinding("problem", text) for text in problems]
+    problems = list(_memory(nproc, world, options, gpus))
+    examples = world * options.batch * options.accumulation
+    if options.model == "cnn" and examples > TRAINING_IMAGES:
+        most = f"the {TRAINING_IMAGES:,} digits"
+        problems.append(f"a global batch of {examples:,} is more than {most}: no rank could take a step")
+    try:
+        options.schedule(world)
+    except InvalidArgument as error:
+        problems.append(str(error))
+    return [PreflightFinding("problem", text) for text in (*problems, *_disk(options))]
 
 
 def fits(options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu]) -> bool:
@@ -44,7 +48,7 @@ def parameters(options: Options) -> int:
 
 def adapters(options: Options) -> int:
     """Return the number of parameters of the adapters; if there are any, only they are trained."""
-    return options.lora * options.depth * 16 * options.width if options.lora else 0
+    return options.lora * options.depth * 16 * options.width
 
 
 def least_memory(options: Options, world: int) -> float:
@@ -96,12 +100,6 @@ def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu
         yield f"the model needs {needed}, and {owner} has {available / 1e9:,.1f} GB: {remedy}"
 
 
-def _batch(world: int, options: Options) -> Iterator[str]:
-    examples = world * options.batch * options.accumulation
-    if options.model == "cnn" and examples > TRAINING_IMAGES:
-        yield f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step"
-
-
 def _disk(options: Options) -> Iterator[str]:
     """Check that the folder of the runs, or its nearest existing parent, is writable and has enough free space."""
     folder = options.folder
@@ -115,10 +113,3 @@ def _disk(options: Options) -> Iterator[str]:
     if required > free:
         needed = f"checkpoints need {in_words(required, 'B')}: the newest {KEEP} are kept while another is written"
         yield f"--out: the disk of {folder} has {in_words(free, 'B')} free, and {needed}"
-
-
-def _all_reduce(world: int, options: Options) -> Iterator[str]:
-    try:
-        options.schedule(world)
-    except InvalidArgument as error:
-        yield str(error)

@@ -8,9 +8,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ _COMPLETE = re.compile(r"checkpoint-(\d{8})\.pt")
 
 
 def checkpoint(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint of a step."""
     return folder / f"checkpoint-{step:08}.pt"
 
 
@@ -32,33 +31,6 @@ def steps(folder: Path) -> list[int]:
     """Return the steps of the complete checkpoints, from the oldest to the newest."""
     matches = (_COMPLETE.fullmatch(path.name) for path in folder.glob("checkpoint-*.pt"))
     return sorted(int(match[1]) for match in matches if match)
-
-
-@dataclass(frozen=True)
-class EarlierRun:
-    """Run that can be resumed.
-
-    Attributes:
-        step: step of the newest checkpoint.
-        options: options of the run, or None if its description cannot be read.
-        world: number of ranks, or 0 if its description cannot be read.
-    """
-
-    step: int
-    options: dict[str, Any] | None
-    world: int
-
-
-def earlier_run(folder: Path) -> EarlierRun | None:
-    """Return the run in ``folder``, or None if it has no complete checkpoint to resume from."""
-    saved = steps(folder)
-    if not saved:
-        return None
-    try:
-        about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        return EarlierRun(saved[-1], dict(about["options"]), int(about["world"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return EarlierRun(saved[-1], None, 0)
 
 
 LOCK_FILE = ".lock"
@@ -105,8 +77,9 @@ def _try_to_take(descriptor: int, meeting: str | None) -> bool:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T"), "meeting": meeting}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        return meeting is None or try_lock(descriptor, shared=True)
-    return meeting is not None and _holder(descriptor).get("meeting") == meeting and try_lock(descriptor, shared=True)
+    elif meeting is None or _holder(descriptor).get("meeting") != meeting:
+        return False
+    return meeting is None or try_lock(descriptor, shared=True)
 
 
 def _holder(descriptor: int) -> dict[str, Any]:
@@ -122,66 +95,65 @@ HARMLESS = {"name", "out", "steps", "save_every", "predict", "profile"}
 """Options that do not change the training."""
 SHAPES = ("model", "width", "depth", "context", "lora")
 """Options that determine the shapes of the weights."""
-BATCH_OPTIONS = ("batch", "accumulation", "ranks")
+BATCH_SETTINGS = {"batch", "accumulation", "ranks"}
 """Settings that determine the size of a global batch."""
 
 
 class Change(NamedTuple):
-    """Changed option, or changed number of ranks."""
+    """Values of an option, or of the number of ranks, before and after a change."""
 
-    name: str
     before: Any
     now: Any
 
 
-def changes(before: Mapping[str, Any], ranks_before: int, options: Options, ranks: int) -> list[Change]:
+def changes(before: Mapping[str, Any], ranks_before: int, options: Options, ranks: int) -> dict[str, Change]:
     """Return the differences between a run with the options ``before`` and one with ``options`` that affect training.
 
     An option that did not exist before had its default value.
     """
-    differences = []
-    for spec in fields(Options):
-        old, new = before.get(spec.name, spec.default), getattr(options, spec.name)
-        if spec.name not in HARMLESS and old != new:
-            differences.append(Change(spec.name, old, new))
-    return differences + ([Change("ranks", ranks_before, ranks)] if ranks != ranks_before else [])
+    settings = {
+        spec.name: Change(before.get(spec.name, spec.default), getattr(options, spec.name))
+        for spec in fields(Options)
+        if spec.name not in HARMLESS
+    }
+    settings["ranks"] = Change(ranks_before, ranks)
+    return {name: change for name, change in settings.items() if change.before != change.now}
 
 
-def table(differences: list[Change]) -> str:
-    """Return a table of the changes, one in each line."""
-    rows = [("option", "before", "now"), *((one.name, str(one.before), str(one.now)) for one in differences)]
-    return "\n".join(f"  {line}" for line in aligned(rows, 2))
+def table(differences: Mapping[str, Change], notes: Iterable[str]) -> str:
+    """Return the changes as a table, one in each line, with notes below it."""
+    rows = [("option", "before", "now"), *((name, *map(str, change)) for name, change in differences.items())]
+    return "\n".join(f"  {line}" for line in (*aligned(rows, 2), *notes))
 
 
-def obstacles(differences: list[Change]) -> dict[str, str]:
+def obstacles(differences: Mapping[str, Change]) -> dict[str, str]:
     """Return the changes with which a run cannot resume under any circumstances, each with the reason."""
-    reasons = {one.name: "the weights in the checkpoint have other shapes" for one in differences if one.name in SHAPES}
-    strategy = _of(differences, "strategy")
-    if strategy and "zero1" in (strategy.before, strategy.now):
-        other = strategy.now if strategy.before == "zero1" else strategy.before
+    reasons = {name: "the weights in the checkpoint have other shapes" for name in differences if name in SHAPES}
+    strategies = differences.get("strategy", ())
+    if "zero1" in strategies:
+        other = next(name for name in strategies if name != "zero1")
         reasons["strategy"] = f"zero1 keeps a shard of the optimizer's state on each rank, {other} all of it on all"
     return reasons
 
 
-def consequences(differences: list[Change], before: Mapping[str, Any], options: Options) -> Iterator[str]:
+def consequences(differences: Mapping[str, Change], before: Mapping[str, Any], options: Options) -> Iterator[str]:
     """Yield the consequences of resuming with these changes: for data, optimizer state and reproducibility."""
-    ranks = _of(differences, "ranks")
-    old, new = (ranks.before, ranks.now) if ranks else (1, 1)
-    old_batch = int(before.get("batch", 1)) * int(before.get("accumulation", 1)) * old
-    new_batch = options.batch * options.accumulation * new
+    ranks = differences.get("ranks", Change(1, 1))
+    old_batch = int(before.get("batch", 1)) * int(before.get("accumulation", 1)) * ranks.before
+    new_batch = options.batch * options.accumulation * ranks.now
     if old_batch != new_batch:
-        share = "the global batch" if ranks else "each rank's share of the global batch"
+        share = "the global batch" if "ranks" in differences else "each rank's share of the global batch"
         yield (
             f"{share} changes from {old_batch} to {new_batch} examples. The position in the data is counted in steps: "
             f"it is that of a run with {new_batch} from the start, so some examples are skipped or repeated"
         )
-    elif any(one.name in BATCH_OPTIONS for one in differences):
+    elif BATCH_SETTINGS & differences.keys():
         yield "the size of the global batch and the position in the data stay the same"
-    if _of(differences, "seed"):
+    if "seed" in differences:
         yield "the weights are resumed from the checkpoint; the order of the data changes from there on"
-    if ranks and options.strategy == "zero1":
+    if "ranks" in differences and options.strategy == "zero1":
         yield "the moments of the sharded optimizer begin at zero: their shards fit only the same number of ranks"
-    elif _of(differences, "strategy"):
+    elif "strategy" in differences:
         yield "every rank keeps the optimizer's whole state, which is resumed; sums in another order have other bits"
 
 
@@ -190,39 +162,36 @@ def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
 
     With ``changed`` the user accepts the changes that are possible.
     """
-    before = earlier_run(options.folder)
-    if before is None:
+    folder, step = options.folder, max(steps(options.folder), default=None)
+    if step is None:
         return
-    if options.steps < before.step:
+    if options.steps < step:
         raise DpbookError(
-            f"refused: {options.folder} already has {before.step:,} steps, more than --steps {options.steps:,}; "
+            f"refused: {folder} already has {step:,} steps, more than --steps {options.steps:,}; "
             "--name another begins a new run"
         )
-    if before.options is None:
-        if not changed:
-            raise DpbookError(
-                f"refused: {options.folder} holds a run whose options cannot be read (run.json); "
-                f"--name another begins a new run, {CONTINUE_FLAG} resumes this one nevertheless"
-            )
-        return
-    differences = changes(before.options, before.world, options, ranks)
-    fatal = obstacles(differences)
-    if differences and (fatal or not changed):
-        head = f"refused: {options.folder} contains a run with other options, at step {before.step:,}"
-        way = "--name another begins a new run"
-        if fatal:
-            notes = [f"it cannot resume with another {name}: {reason}" for name, reason in fatal.items()]
-        else:
-            notes = list(consequences(differences, before.options, options))
-            way = f"{way}; {CONTINUE_FLAG} resumes this one"
-        raise DpbookError("\n".join([head, table(differences), *(f"  {note}" for note in notes), way]))
+    try:
+        about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        before, ranks_before = dict(about["options"]), int(about["world"])
+    except (OSError, ValueError, TypeError, KeyError):
+        if changed:
+            return
+        raise DpbookError(
+            f"refused: {folder} holds a run whose options cannot be read (run.json); "
+            f"--name another begins a new run, {CONTINUE_FLAG} resumes this one nevertheless"
+        ) from None
+    differences = changes(before, ranks_before, options, ranks)
+    way, fatal = "--name another begins a new run", obstacles(differences)
+    if fatal:
+        notes = [f"it cannot resume with another {name}: {reason}" for name, reason in fatal.items()]
+    else:
+        notes = list(consequences(differences, before, options))
+        way = f"{way}; {CONTINUE_FLAG} resumes this one"
+    if fatal or (differences and not changed):
+        head = f"refused: {folder} contains a run with other options, at step {step:,}"
+        raise DpbookError("\n".join([head, table(differences, notes), way]))
 
 
 def is_finished(options: Options) -> bool:
-    """Whether the run in the folder of ``options`` has finished all its steps."""
-    before = earlier_run(options.folder)
-    return before is not None and before.step == options.steps
-
-
-def _of(differences: list[Change], name: str) -> Change | None:
-    return next((one for one in differences if one.name == name), None)
+    """Return True if the run in the folder of ``options`` has finished all its steps."""
+    return steps(options.folder)[-1:] == [options.steps]

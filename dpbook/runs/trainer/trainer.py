@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices as fused_devices
 
 from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
@@ -35,16 +35,9 @@ TRACE_AFTER = 10
 
 @dataclass
 class Trainer:
-    """Model with its wrapper and optimizer on one rank.
+    """Model with its wrapper and optimizer on one rank, after ``step`` steps, the last at learning rate ``rate``.
 
-    Attributes:
-        options: options of the run.
-        device: device of this rank.
-        step: number of steps that are finished.
-        preemption: listener for the signals that ask this rank to end.
-        ending: whether a rank has been asked to end; `report` sets it on all ranks.
-        source: data set.
-        rate: learning rate of the last step.
+    ``ending``: whether a rank has been asked to end; `report` sets it on all ranks.
     """
 
     options: Options
@@ -68,9 +61,7 @@ class Trainer:
             for part in getattr(self.module, "blocks", [self.module]):
                 part.compile()
         self.model = _wrap(self.module, options, self.world)
-        adamw = ADAMW | (
-            {"fused": True} if options.fused and self.device.type in _get_fused_kernels_supported_devices() else {}
-        )
+        adamw = ADAMW | ({"fused": True} if options.fused and self.device.type in fused_devices() else {})
         if options.strategy == "zero1":
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **adamw)
         else:
@@ -79,15 +70,18 @@ class Trainer:
     def resume(self) -> dict[str, Any] | None:
         """Resume from the newest checkpoint; return its shared part, or None if there is no checkpoint.
 
-        The buckets are restored too, because with other buckets the next sum would have other bits. A sharded
-        optimizer resumes only with the same number of ranks; otherwise its moments begin at zero. Raises
-        `InvalidArgument` for another model, and if only one of the two optimizers is sharded.
+        The buckets are restored too, because with other buckets the next sum would have other bits. With another number
+        of ranks the moments of a sharded optimizer begin at zero. Raises `InvalidArgument` for another model, and if
+        only one of the two optimizers is sharded.
         """
         loaded = checkpoints.load(self.options.folder)
         if loaded is None:
             return None
         shared, shard = loaded
-        self._check_fits(shared["options"])
+        changed = changes(shared["options"], self.world, self.options, self.world)
+        for name in obstacles(changed):
+            before, now = changed[name]
+            raise InvalidArgument(name, now, f"as in the checkpoint ({before}), or --name another")
         if self.options.strategy == "torch":
             self.loss_of(next(self.batches(0))).backward()  # DDP rebuilds its buckets in the forward after the first
         elif shared.get("order"):
@@ -99,13 +93,6 @@ class Trainer:
         self.step = shared["step"]
         return shared
 
-    def _check_fits(self, before: dict[str, Any]) -> None:
-        """Raise `InvalidArgument` if weights in the checkpoint have other shapes, or its optimizer has another form."""
-        changed = changes(before, self.world, self.options, self.world)
-        for name in obstacles(changed):
-            change = next(one for one in changed if one.name == name)
-            raise InvalidArgument(name, change.now, f"as in the checkpoint ({change.before}), or --name another")
-
     def loss_of(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Run forward in the precision of the options, and return the loss of a micro-batch on this rank, a scalar."""
         inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
@@ -116,13 +103,11 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the current step."""
         order = None if self.options.strategy == "torch" else self.model.ready_order
-        shared = {"model": self.module.state_dict(), "options": self.options.to_data(), "order": order}
-        shard = None
-        if self.options.strategy == "zero1":
-            shard = {"optimizer": self.optimizer.state_dict()}
-        else:
-            shared["optimizer"] = self.optimizer.state_dict()
-        checkpoints.save(self.options.folder, self.step, shared, shard)
+        shared = {"model": self.module.state_dict(), "options": asdict(self.options), "order": order}
+        state, sharded = {"optimizer": self.optimizer.state_dict()}, self.options.strategy == "zero1"
+        checkpoints.save(
+            self.options.folder, self.step, shared if sharded else shared | state, state if sharded else None
+        )
 
     def train_step(self) -> dict[str, float]:
         """Run one optimizer step, and return its `report`."""
@@ -139,8 +124,7 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(self.batches(self.step), start=1):
             last = number == options.accumulation  # gradients accumulate on each rank until then
-            syncing = contextlib.nullcontext() if last else self.model.no_sync()
-            with syncing:
+            with contextlib.nullcontext() if last else self.model.no_sync():
                 loss = self.loss_of(batch) / options.accumulation
                 loss.backward()
             total += loss.detach()
@@ -182,7 +166,9 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
     trainer.preemption.training = True
     with _trace(trainer) as traced:
         while trainer.step < options.steps:
-            count = _steps_until_report(trainer)
+            step = trainer.step  # the next line of metrics or checkpoint comes after ``count`` steps
+            intervals = filter(None, (options.report_every, options.save_every))
+            count = min(options.steps - step, *(every - step % every for every in intervals))
             begun = moment(trainer.device)
             for remaining in reversed(range(count)):
                 trainer.advance()
@@ -206,21 +192,9 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
                 trainer.preemption.acknowledged.set()
                 trainer.save()
                 break
-            if _saves(trainer):
+            if trainer.step == options.steps or (options.save_every and trainer.step % options.save_every == 0):
                 trainer.save()
     trainer.preemption.training = False
-
-
-def _saves(trainer: Trainer) -> bool:
-    every = trainer.options.save_every
-    return trainer.step == trainer.options.steps or bool(every and trainer.step % every == 0)
-
-
-def _steps_until_report(trainer: Trainer) -> int:
-    """Return the number of steps until the next line of metrics or the next checkpoint."""
-    options, step = trainer.options, trainer.step
-    intervals = filter(None, (options.report_every, options.save_every))
-    return min(options.steps - step, *(every - step % every for every in intervals))
 
 
 @contextlib.contextmanager
@@ -232,9 +206,8 @@ def _trace(trainer: Trainer) -> Iterator[Any]:
     path = trainer.options.folder / f"trace-rank{trainer.rank}.json.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
     schedule = torch.profiler.schedule(wait=TRACE_AFTER - 1, warmup=1, active=trainer.options.profile, repeat=1)
-    with torch.profiler.profile(
-        schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
-    ) as profiler:
+    write = torch.profiler.profile(schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path)))
+    with write as profiler:
         yield profiler.step
 
 

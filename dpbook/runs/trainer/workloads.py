@@ -98,13 +98,12 @@ class PrefetchedBatches:
 
     def __call__(self, step: int) -> Iterator[Batch]:
         """Return the micro-batches of ``step``, and start to prepare those of the next step."""
-        ready = self._next[1] if self._next and self._next[0] == step else self._begin(step)
+        prepared, ready = self._next or (None, None)
+        if ready is None or prepared != step:
+            ready = self._thread.submit(self._make, step)
         batches = ready.result()
-        self._next = step + 1, self._begin(step + 1)
+        self._next = step + 1, self._thread.submit(self._make, step + 1)
         return iter(batches)
-
-    def _begin(self, step: int) -> "Future[list[Batch]]":
-        return self._thread.submit(self._make, step)
 
     def _make(self, step: int) -> list[Batch]:
         batches = list(self.batches(step))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -113,7 +114,7 @@ def earlier_run(folder, step=50, world=2, **options):
     before = Options(out=str(folder), name="r", steps=100, width=64, **options)
     before.folder.mkdir(parents=True)
     (before.folder / f"checkpoint-{step:08}.pt").touch()
-    (before.folder / metrics.DESCRIPTION).write_text(json.dumps({"options": before.to_data(), "world": world}))
+    (before.folder / metrics.DESCRIPTION).write_text(json.dumps({"options": asdict(before), "world": world}))
     return before.folder
 
 
@@ -146,7 +147,7 @@ def test_the_same_command_goes_on(tmp_path, relaunch):
 
 def test_a_resumed_run_says_where_it_goes_on_and_what_has_changed():
     before, now = Options(steps=100), Options(steps=100, batch=16)
-    saved = {"step": 50, "options": before.to_data(), "world": 2}
+    saved = {"step": 50, "options": asdict(before), "world": 2}
     assert describe_resume(saved, SimpleNamespace(options=before, world=2)) == "resumed after step 50 of 100"
     lines = describe_resume(saved, SimpleNamespace(options=now, world=2)).splitlines()
     assert lines[:3] == [
