@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dpbook import __version__
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
-from dpbook.classroom.tasks.notebook_cells import IN_WORDS, KEEP_OUTPUT, SETUP, as_python, defined, parse_cell, used
+from dpbook.classroom.tasks.notebook_cells import IN_WORDS, KEEP_OUTPUT, SETUP, as_python, defined, names, parse_cell
 from dpbook.classroom.tasks.write_your_own import called_in
 from dpbook.core import DpbookError, checkout
 
@@ -120,13 +120,10 @@ LONGEST = 20_000
 _RUBRIC = "*Marks.*"
 _EARNS = re.compile(r"(?:^|\. )([0-9]+): ")
 
-Rubric = tuple[tuple[int, str], ...]
-"""Points, and the criterion for each."""
-
 
 @dataclass(frozen=True)
 class WrittenQuestion:
-    """A question for an argument in words, whose ``possible`` points a person gives, as its ``rubric`` says.
+    """A question for an argument in words, whose ``possible`` points a person gives: the ``rubric`` says for what.
 
     ``text`` is the question in Markdown; ``answer`` is empty where there is none; ``given`` are the points that it has
     got, None before.
@@ -136,7 +133,7 @@ class WrittenQuestion:
     title: str
     possible: int
     answer: str
-    rubric: Rubric
+    rubric: tuple[tuple[int, str], ...]
     given: int | None = None
     text: str = ""
 
@@ -162,18 +159,15 @@ def _asked(chapter: int) -> tuple[WrittenQuestion, ...]:
     for cell in _open(path).texts if path else ():
         if cell.grade_id.startswith("words-"):
             points = int(cell.points)
-            rubric = _rubric(cell.source) or ((points, f"see the rubric in {checkout.repository()}"),)
+            # The end of a model answer, "*Marks.* 1: this. 2: that." A learner's notebook has none.
+            parts = _EARNS.split(cell.source.partition(_RUBRIC)[2].strip())[1:]
+            rubric = tuple((int(n), earns.rstrip(".")) for n, earns in zip(parts[::2], parts[1::2], strict=True))
+            rubric = rubric or ((points, f"see the rubric in {checkout.repository()}"),)
             found.append(WrittenQuestion(cell.grade_id, title, points, "", rubric, text=text))
         elif cell.source.startswith("## "):
             heading, _, text = cell.source.partition("\n")
             title, text = heading.removeprefix("## ").partition(" (")[0], text.strip()
     return tuple(found)
-
-
-def _rubric(text: str) -> Rubric:
-    """From the end of a model answer: ``*Marks.* 1: this. 2: that.`` Empty for a learner's notebook, which has none."""
-    parts = _EARNS.split(text.partition(_RUBRIC)[2].strip())[1:]
-    return tuple((int(points), earns.rstrip(".")) for points, earns in zip(parts[::2], parts[1::2], strict=True))
 
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
@@ -260,8 +254,8 @@ def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
     """Yield names that the answer uses but that are defined only in cells that are not graded."""
     given = {name for cell in _reference(task.chapter) for name in _names(cell.source).bound}
     own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _names(cell.source).bound}
-    names = _names(text)
-    for name in sorted(names.used & own - given - names.bound):
+    mine = _names(text)
+    for name in sorted(mine.used & own - given - mine.bound):
         yield f"{name} is defined in a cell that is not graded: move it into {task.answer_cell}"
 
 
@@ -328,6 +322,6 @@ def _names(text: str) -> _Names:
         own = defined(tree)
         aliases = [node for node in ast.walk(tree) if isinstance(node, ast.alias)]
         imported = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
-        return _Names(frozenset(own), frozenset(used(tree)), frozenset(own | imported))
+        return _Names(frozenset(own), frozenset(names(tree, ast.Load)), frozenset(own | imported))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return _Names()
