@@ -19,10 +19,8 @@ ANSWER = re.compile(
 
 def varying() -> list[Numbers[Any]]:
     """Return the tasks whose numbers vary with the course seed, in order. Imports all checks of the book."""
-    found: list[Numbers[Any]] = []
-    for chapter in sorted({each.number for each in checkout.chapters() if list_tasks(each.number)}):
-        found += numbers_of(chapter)
-    return sorted(found, key=lambda each: each.task)
+    chapters = {each.number for each in checkout.chapters() if list_tasks(each.number)}
+    return sorted((found for chapter in chapters for found in numbers_of(chapter)), key=lambda each: each.task)
 
 
 def write_course(seed: int, folder: Path, for_teachers: Path) -> list[Path]:
@@ -62,7 +60,8 @@ def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -
             text = _in_words(text, numbers[current], seed, missing[current])
             if mark(cell).get("grade_id") == task(current).answer_cell:
                 right = numbers[current].answer(numbers[current].of(seed))
-                text = _answered(text, f"{task(current).answer} = {right!r}")
+                answer = f"{task(current).answer} = {right!r}\n"
+                text = ANSWER.sub(r"\g<stub>" + answer.replace("\\", r"\\"), text)
             stale |= cell["cell_type"] == "code" and text != source(cell)
         cells.append(_with(cell, text, stale))
     for name, phrases in missing.items():
@@ -80,10 +79,6 @@ def _in_words(text: str, numbers: Numbers[Any], seed: int, missing: set[str]) ->
         return pairs[match[0]]
 
     return re.sub("|".join(map(re.escape, longest_first)), replaced, text)
-
-
-def _answered(text: str, answer: str) -> str:
-    return ANSWER.sub(lambda found: f"{found['stub']}{answer}\n", text)
 
 
 def _with(cell: Cell, text: str, stale: bool) -> Cell:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mistune
 
@@ -58,19 +58,22 @@ ASK = "Let everybody write down an answer, or raise a hand for one, before you c
 class Slide(NamedTuple):
     """Content of a slide and the speaker's notes, as HTML.
 
-    ``kind`` is title, section, question, answer, run, picture, summary or exercise.
+    ``kind`` is title, section, question, answer, run, picture, summary or exercise, which lists its ``tasks``.
     """
 
     kind: str
     heading: str
     body: str
     notes: str = ""
+    tasks: Sequence[Task] = ()
 
 
 def write_slides(notebook: Path, folder: Path) -> Path:
     """Write the deck of a chapter's notebook into ``folder`` and return its path. Raises `DpbookError`."""
     try:
-        made = [*slides(read(notebook)["cells"]), *_exercise(notebook.stem)]
+        made = list(slides(read(notebook)["cells"]))
+        if re.match(r"\d\d_", notebook.stem) and (tasks := list_tasks(int(notebook.stem[:2]))):
+            made.append(Slide("exercise", "The exercise", "", tasks=tasks))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DpbookError(f"{notebook} is not a readable notebook ({error!r})") from None
     if not made:
@@ -116,20 +119,15 @@ def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Ite
     elif not ANSWER.search(words):  # a question says its section
         first, _, rest = words.partition("\n\n")
         if first.endswith(":") and not rest:  # the cell behind follows
-            prose = sentences(first, 3)
-            yield Slide(kind, heading, html(prose) + (_example(behind) if prose.endswith(":") else ""))
+            prose, cell = sentences(first, 3), next(iter(behind), None)
+            body = html(prose)
+            if prose.endswith(":") and cell and cell["cell_type"] == "code" and "yours" not in tags(cell):
+                body += _pre(source(cell).splitlines()) + _printed([cell])
+            yield Slide(kind, heading, body)
         elif first.endswith(":"):  # a list or a formula follows
             yield Slide(kind, heading, html(f"{sentences(first, 3)}\n\n{rest.partition(chr(10) * 2)[0]}"))
         elif first:
             yield Slide(kind, heading, html(first if first.startswith(BLOCKS) else sentences(first, 3)))
-
-
-def _example(behind: Sequence[Cell]) -> str:
-    """Return the code of the next cell, and what it says."""
-    cell = next(iter(behind), None)
-    if cell is None or cell["cell_type"] != "code" or "yours" in tags(cell):
-        return ""
-    return _pre(source(cell).splitlines()) + _printed([cell])
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
@@ -139,7 +137,10 @@ def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Sli
         before = words[begin : match.start()].strip()
         context, _, question = before.rpartition(PREDICT if PREDICT in before else "\n\n")
         asked = html(question.strip())
-        prose = html(_lead(context))
+        *earlier, lead = context.strip().split("\n\n")
+        if lead.startswith(BLOCKS):  # it comes with the words that introduce it
+            lead = "\n\n".join([*earlier[-1:], lead])
+        prose = html(lead)
         yield Slide("question", section, f'<div class="context">{prose}</div>{asked}', html(context) + html(ASK))
         yield Slide("answer", section, f'<div class="context">{asked}</div>{html(match[1].strip())}')
         begin = match.end()
@@ -147,16 +148,12 @@ def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Sli
         yield Slide("run", section, run, _lesson(behind))
 
 
-def _lead(context: str) -> str:
-    """Return the last paragraph before a question; also the one before it if it is a list, a table or a formula."""
-    *before, last = context.strip().split("\n\n")
-    return "\n\n".join([*before[-1:], last] if last.startswith(BLOCKS) else [last])
-
-
 def _run(behind: Sequence[Cell]) -> str:
     """Return the code of the cells up to the next text, where it is short, their output and their assertions."""
     ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in tags(cell)]
-    claims = [claim for cell in ran for claim in _asserts(source(cell))]
+    texts = [as_python(source(cell)) for cell in ran]
+    nodes = ((text, node) for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert))
+    claims = [ast.get_source_segment(text, node) or "" for text, node in nodes]
     code = "\n".join(source(cell) for cell in ran if not any(_images(cell)))
     for claim in claims:
         code = code.replace(claim, "")
@@ -171,44 +168,24 @@ def _lesson(behind: Sequence[Cell]) -> str:
     return "" if words.startswith("#") else html(words.partition(PREDICT)[0])
 
 
-def _exercise(stem: str) -> Iterator[Slide]:
-    """Yield a slide with the tasks of the chapter's exercise; its notes say what each check is for."""
-    found = [] if not stem[:2].isdigit() or stem[2:3] != "_" else list_tasks(int(stem[:2]))
-    if found:
-        cells = ((each.id, escape(each.title), each.points) for each in found)
-        rows = "".join(f"<tr><td>{id}</td><td>{title}</td><td>{points}</td></tr>" for id, title, points in cells)
-        body = f"<table><tr><th>task</th><th></th><th>points</th></tr>{rows}</table>"
-        yield Slide("exercise", "The exercise", body, "".join(map(_mistakes, found)))
-
-
-def _mistakes(task: Task) -> str:
-    checks = "".join(f"<li><em>{escape(check.name)}</em>: {escape(check.why)}</li>" for check in task.checks)
-    title = f"{escape(task.title)}{'' if task.title.endswith('?') else '.'}"
-    return f"<p>{task.id} {title} When a check fails, say:</p><ul>{checks}</ul>"
-
-
 def _printed(ran: Sequence[Cell]) -> str:
     """Return the printed output of cells, and the values of their last lines unless these are pictures."""
-    lines = "\n".join(text for cell in ran for out in cell["outputs"] if (text := _words(out))).splitlines()
-    note = f'<p class="note">{MEASURED}</p>' if any("measurement" in tags(cell) for cell in ran) else ""
-    return _pre(lines) + note if lines else ""
+    texts = []
+    for output in (output for cell in ran for output in cell["outputs"]):
+        data = output.get("data", {})
+        plain = data["text/plain"] if list(data) == ["text/plain"] else ""
+        texts.append("".join(output["text"] if output.get("name") == "stdout" else plain).strip("\n"))
+    lines = "\n".join(filter(None, texts)).splitlines()
+    return _pre(lines) + _measured(ran) if lines else ""
 
 
-def _words(output: dict[str, Any]) -> str:
-    data = output.get("data", {})
-    plain = data["text/plain"] if list(data) == ["text/plain"] else ""
-    return "".join(output["text"] if output.get("name") == "stdout" else plain).strip("\n")
+def _measured(ran: Sequence[Cell]) -> str:
+    """Return the note on cells that measure, if one of them does."""
+    return f'<p class="note">{MEASURED}</p>' if any("measurement" in tags(cell) for cell in ran) else ""
 
 
 def _pre(lines: Sequence[str]) -> str:
     return f"<pre>{escape(chr(10).join([*lines[:MOST_LINES], '…'] if len(lines) > MOST_LINES else lines))}</pre>"
-
-
-def _asserts(text: str) -> list[str]:
-    code = as_python(text)
-    return [
-        ast.get_source_segment(code, node) or "" for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Assert)
-    ]
 
 
 def _images(cell: Cell) -> Iterator[str]:
@@ -223,7 +200,7 @@ def _images(cell: Cell) -> Iterator[str]:
 
 def _caption(cell: Cell, behind: Sequence[Cell]) -> str:
     """Return the sentence with which the text after the picture begins, unless it is about something else."""
-    note = f'<p class="note">{MEASURED}</p>' if "measurement" in tags(cell) else ""
+    note = _measured([cell])
     following = next((other for other in behind if other["cell_type"] == "markdown"), None)
     words = source(following) if following and following["id"] != "objectives" else ""
     paragraph, _, rest = words.partition("\n\n")

@@ -4,9 +4,9 @@ A student's pseudonym is the code under which arguments in words are read (`word
 page. Answers of one class are tried on the same instances, so that their values can be compared.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from dpbook.classroom.gradebook.words import code
 from dpbook.classroom.marks import Marks
@@ -18,46 +18,32 @@ PLAYERS = 3
 """Schedules of a contest that are shown, the best ones."""
 
 
-@dataclass(frozen=True)
-class ParResults:
-    """A check with a par, and the values of all students who passed it, lowest first. All have the same par."""
+class Contest(NamedTuple):
+    """A check with a par, and what the students who passed it have reached, best first.
+
+    ``places`` are the values, each with its rank and the codes of the students who reached it; ``schedules`` the best
+    schedules as HTML players, each with the codes of the students who submitted it.
+    """
 
     task: str
     title: str
     check: str
-    entries: tuple[tuple[str, ParResult], ...]
-
-    @property
-    def par(self) -> str:
-        return number_in_words(self.entries[0][1].par)
-
-    @property
-    def places(self) -> list[tuple[int, ParResult, list[str]]]:
-        """Return each value, with its rank on the board and the codes of the students who reached it."""
-        found, place = [], 1
-        for _, group in groupby(self.entries, key=lambda entry: entry[1].value):
-            entries = list(group)
-            found.append((place, entries[0][1], sorted(who for who, _ in entries)))
-            place += len(entries)
-        return found
-
-    @property
-    def schedules(self) -> list[tuple[str, list[str]]]:
-        """Return the best schedules as HTML players, each with the codes of the students who submitted it."""
-        by_schedule: dict[str, list[str]] = {}
-        for who, reached in self.entries:
-            if reached.schedule:
-                by_schedule.setdefault(reached.schedule, []).append(who)
-        return [(_player(text), sorted(who)) for text, who in list(by_schedule.items())[:PLAYERS]]
+    par: str
+    places: list[tuple[int, ParResult, list[str]]]
+    schedules: list[tuple[str, list[str]]]
 
 
-def contests(marks: Marks) -> list[ParResults]:
+def contests(marks: Marks) -> list[Contest]:
     """Return the checks with a par that at least one student passed, in the order of the tasks."""
     found: dict[tuple[str, str, str], list[tuple[str, ParResult]]] = {}
-    for name, task, title, check, reached in _reached(marks):
-        found.setdefault((task, title, check), []).append((code(name, marks.seed), reached))
+    for submission in marks.submissions:
+        for task in submission.tasks:
+            for case in task.cases:
+                if case.reached:
+                    entries = found.setdefault((task.task, task.title, case.name), [])
+                    entries.append((code(submission.name, marks.seed), case.reached))
     return [
-        ParResults(*key, tuple(sorted(entries, key=lambda entry: (entry[1].value, entry[0]))))
+        _contest(*key, sorted(entries, key=lambda entry: (entry[1].value, entry[0])))
         for key, entries in sorted(found.items(), key=lambda item: item[0][0])
     ]
 
@@ -67,13 +53,19 @@ def page(marks: Marks) -> str:
     return render_page("board.html", contests=contests(marks), palette=palette)
 
 
-def _reached(marks: Marks) -> Iterator[tuple[str, str, str, str, ParResult]]:
-    """Yield each value that was reached, with the submission, the task, its title and the check."""
-    for submission in marks.submissions:
-        for task in (task for exercise in submission.exercises for task in exercise.tasks):
-            for case in task.report.cases if task.report else ():
-                if case.reached:
-                    yield submission.name, task.task, task.title, case.name, case.reached
+def _contest(task: str, title: str, check: str, entries: Sequence[tuple[str, ParResult]]) -> Contest:
+    places: list[tuple[int, ParResult, list[str]]] = []
+    place = 1
+    for _, group in groupby(entries, key=lambda entry: entry[1].value):
+        codes, reached = zip(*group, strict=True)
+        places.append((place, reached[0], list(codes)))
+        place += len(codes)
+    by_schedule: dict[str, list[str]] = {}
+    for who, result in entries:
+        if result.schedule:
+            by_schedule.setdefault(result.schedule, []).append(who)
+    players = [(_player(schedule), sorted(codes)) for schedule, codes in list(by_schedule.items())[:PLAYERS]]
+    return Contest(task, title, check, number_in_words(entries[0][1].par), places, players)
 
 
 def _player(schedule: str) -> str:

@@ -4,12 +4,12 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
+from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks
 from dpbook.core import DpbookError, plural
 
 SUBMISSION = "submission"
@@ -48,21 +48,28 @@ class Roster:
 
     def match(self, names: Sequence[str]) -> tuple[list[Row | None], list[str]]:
         """Return the row of each submission, None where none or several match, and remarks on the names."""
-        found = [self._of(name) for name in names]
-        matched = [rows[0] if len(rows) == 1 else None for rows in found]
+        keys = [(row, set(_keys(row))) for row in self.rows]
+        matched: list[Row | None] = []
+        remarks = []
         owners: dict[int, list[str]] = {id(row): [] for row in self.rows}
-        for name, row in zip(names, matched, strict=True):
-            if row is not None:
-                owners[id(row)].append(name)
-        remarks = [*_odd(names, found), *_twice(owners.values())]
-        if absent := [_called(row) for row in self.rows if not owners[id(row)]]:
+        for name in names:
+            # The rows that match the first form of the name that belongs to anybody.
+            rows = next((found for form in _forms(name) if (found := [row for row, own in keys if form in own])), [])
+            matched.append(rows[0] if len(rows) == 1 else None)
+            if len(rows) == 1:
+                owners[id(rows[0])].append(name)
+            else:
+                students = f"may be any of {len(rows)} students" if rows else "matches no student"
+                remarks.append(f"{name!r} {students} on the roster: fill in its row by hand")
+        for same in owners.values():
+            if len(same) > 1:
+                remarks.append(
+                    f"{' and '.join(map(repr, same))} belong to one student: delete the rows that do not count"
+                )
+        absent = [_student(row) or next(_keys(row)) for row in self.rows if not owners[id(row)]]
+        if absent:
             remarks.append(f"on the roster, but without a submission: {'; '.join(absent)}")
         return matched, remarks
-
-    def _of(self, name: str) -> list[Row]:
-        """Return the rows that match the first form of ``name`` that belongs to anybody."""
-        keys = [(row, set(_keys(row))) for row in self.rows]
-        return next((rows for form in _forms(name) if (rows := [row for row, own in keys if form in own])), [])
 
 
 def read(path: Path) -> Roster:
@@ -82,24 +89,22 @@ def read(path: Path) -> Roster:
     if not any(_small(title) in IDENTIFIES for title in columns):
         raise DpbookError(f"the roster {path} has no column of identifiers; expected one of {', '.join(IDENTIFIES)}")
     rows = [{title: (row[title] or "").strip() for title in columns} for row in reader]
-    return Roster(tuple(columns), tuple(row for row in rows if any(row.values()) and not _is_note(row)))
+    students = (
+        row for row in rows if any(_keys(row)) and not any("points possible" in text.lower() for text in row.values())
+    )  # the others are notes of Canvas's export
+    return Roster(tuple(columns), tuple(students))
 
 
-def cell(row: Row, title: str) -> str:
+def _cell(row: Row, title: str) -> str:
     """Return the cell under this title, or under another system's name for it; "" if there is none."""
     by_title = {_small(each): text for each, text in row.items()}
     return next((text for each in (_small(title), *_ALSO.get(title, ())) if (text := by_title.get(each))), "")
 
 
-def name(row: Row) -> str:
+def _student(row: Row) -> str:
     """Return the student's name; empty where the roster has none."""
-    last = cell(row, "Last name") or cell(row, "Surname")
-    return cell(row, "Student") or f"{cell(row, 'First name')} {last}".strip()
-
-
-def _is_note(row: Row) -> bool:
-    """Return True for a row of Canvas's export that belongs to no student."""
-    return any("points possible" in text.lower() for text in row.values()) or not any(_keys(row))
+    last = _cell(row, "Last name") or _cell(row, "Surname")
+    return _cell(row, "Student") or f"{_cell(row, 'First name')} {last}".strip()
 
 
 def _keys(row: Row) -> Iterator[str]:
@@ -108,7 +113,7 @@ def _keys(row: Row) -> Iterator[str]:
             yield _small(text)
             if _small(title) in _MAIL and "@" in text:
                 yield _small(text.partition("@")[0])
-    if whole := name(row):
+    if whole := _student(row):
         last, comma, first = whole.partition(",")
         yield _small(f"{first} {last}" if comma else whole)
 
@@ -131,30 +136,19 @@ def sort_key(name: str) -> tuple[str, str]:
     return "".join(each for each in letters if not unicodedata.combining(each)).casefold(), name
 
 
-def _called(row: Row) -> str:
-    return name(row) or next(_keys(row))
-
-
-def _odd(names: Sequence[str], matches: Sequence[Sequence[Row]]) -> Iterator[str]:
-    for name, rows in zip(names, matches, strict=True):
-        if not rows:
-            yield f"{name!r} matches no student on the roster: fill in its row by hand"
-        elif len(rows) > 1:
-            yield f"{name!r} may be any of {len(rows)} students on the roster: fill in its row by hand"
-
-
-def _twice(owners: Iterable[Sequence[str]]) -> Iterator[str]:
-    for names in owners:
-        if len(names) > 1:
-            yield f"{' and '.join(map(repr, names))} belong to one student: delete the rows that do not count"
-
-
 _CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 _MOODLE = ("First name", "Last name", "Username", "ID number", "Email address")
 _POSSIBLE = "Points Possible"
 
-Points = dict[str, int]
-"""By the title of a task's column."""
+
+class _Column(NamedTuple):
+    """A task, or a question in words, which a person marks and no total contains. They sort in the book's order."""
+
+    chapter: int
+    in_words: bool
+    number: int
+    title: str
+    possible: int
 
 
 def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[bytes, list[str]]:
@@ -163,24 +157,24 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
     Submissions stand in the order of their names. A task is empty where its exercise was not handed in or not graded,
     and so are points that a person has not given yet.
     """
-    columns = _columns(marks)
-    submissions, together = _together(marks.submissions, roster) if roster else (marks.submissions, [])
-    names = [each.name for each in submissions]
-    rows, remarks = roster.match(names) if roster else ([None] * len(names), [])
+    submissions, joined = _together(marks.submissions, roster) if roster else (marks.submissions, [])
+    rows, remarks = roster.match([each.name for each in submissions]) if roster else ([None] * len(submissions), [])
+    points = [_points(each) for each in submissions]
+    columns = sorted({column for each in points for column in each})
     titles = _titles(form, roster)
-    lines: list[list[str | int]] = [[*titles, *columns]]
+    lines: list[list[str | int]] = [[*titles, *(column.title for column in columns)]]
     if form != "moodle":
-        whole = sum(number for title, number in columns.items() if _is_task(title))
+        whole = sum(column.possible for column in columns if not column.in_words)
         others = [whole if title == "Total" else "" for title in titles[1:]]
-        lines.append([f"    {_POSSIBLE}", *others, *columns.values()])
-    by_name = sorted(zip(submissions, rows, strict=True), key=lambda pair: sort_key(pair[0].name))
-    for submission, row in by_name:
-        points = _points(submission)
+        lines.append([f"    {_POSSIBLE}", *others, *(column.possible for column in columns)])
+    by_name = sorted(zip(submissions, rows, points, strict=True), key=lambda each: sort_key(each[0].name))
+    for submission, row, given in by_name:
         who = map(_harmless, _who(form, titles, submission, row, roster is not None))
-        lines.append([*who, *(points.get(title, "") for title in columns)])
+        cells = (given.get(column) for column in columns)
+        lines.append([*who, *("" if cell is None else cell for cell in cells)])
     text = io.StringIO(newline="")
     csv.writer(text).writerows(lines)
-    return text.getvalue().encode("utf-8-sig" if form == "plain" else "utf-8", "replace"), [*together, *remarks]
+    return text.getvalue().encode("utf-8-sig" if form == "plain" else "utf-8", "replace"), [*joined, *remarks]
 
 
 def _together(submissions: Sequence[SubmissionMarks], roster: Roster) -> tuple[list[SubmissionMarks], list[str]]:
@@ -189,48 +183,33 @@ def _together(submissions: Sequence[SubmissionMarks], roster: Roster) -> tuple[l
     In rows of their own, each would erase from a gradebook what the others give.
     """
     rows, _ = roster.match([each.name for each in submissions])
+    groups: dict[int, list[SubmissionMarks]] = {}
+    for submission, row in zip(submissions, rows, strict=True):
+        groups.setdefault(id(row or submission), []).append(submission)
     kept: list[SubmissionMarks] = []
     joined = 0
-    for number, (submission, row) in enumerate(zip(submissions, rows, strict=True)):
-        same = [n for n, other in enumerate(rows) if row is not None and other is row]
-        exercises = [each for n in same for each in submissions[n].exercises]
+    for group in groups.values():
+        exercises = tuple(each for submission in group for each in submission.exercises)
         graded = [each.chapter for each in exercises if each.chapter is not None]
-        if len(same) < 2 or len(set(graded)) < len(graded):
-            kept.append(submission)
-        elif number == same[0]:
-            kept.append(replace(submission, exercises=tuple(exercises)))
+        if len(group) > 1 and len(set(graded)) == len(graded):
+            kept.append(replace(group[0], exercises=exercises))
             joined += 1
-    return kept, [f"{plural(joined, 'student')} with several submissions, of different exercises: one row each"][
-        :joined
-    ]
+        else:
+            kept += group
+    several = f"{plural(joined, 'student')} with several submissions, of different exercises: one row each"
+    return kept, [several] if joined else []
 
 
-def _columns(marks: Marks) -> Points:
-    """Return the possible points of each task that anybody has submitted, in the book's order."""
-    found = {}
-    for exercise in (each for submission in marks.submissions for each in submission.exercises):
-        for task in exercise.tasks:
-            found[f"{task.task} {task.title}"] = task.possible
-        for words in exercise.words:
-            found[f"{exercise.chapter:02} {words.title}"] = words.possible
-    return dict(sorted(found.items(), key=lambda item: _order(item[0])))
-
-
-def _order(title: str) -> tuple[str, bool, int]:
-    number = title.partition(" ")[0]
-    return number[:2], not _is_task(title), int(number[3:] or 0)
-
-
-def _is_task(title: str) -> bool:
-    """Whether a column is a task's, and not of words, which a person marks and no total contains."""
-    return "." in title.partition(" ")[0]
-
-
-def _points(submission: SubmissionMarks) -> Points:
-    points: Points = {f"{task.task} {task.title}": task.points for each in submission.exercises for task in each.tasks}
+def _points(submission: SubmissionMarks) -> dict[_Column, int | None]:
+    """Return the points by column; None where a person has given none yet."""
+    points: dict[_Column, int | None] = {}
     for exercise in submission.exercises:
-        given = {f"{exercise.chapter:02} {each.title}": each.given for each in exercise.words}
-        points |= {title: number for title, number in given.items() if number is not None}
+        chapter = exercise.chapter or 0
+        for task in exercise.tasks:
+            number = int(task.task.partition(".")[2])
+            points[_Column(chapter, False, number, f"{task.task} {task.title}", task.possible)] = task.points
+        for number, words in enumerate(exercise.words):
+            points[_Column(chapter, True, number, f"{chapter:02} {words.title}", words.possible)] = words.given
     return points
 
 
@@ -239,25 +218,22 @@ def _titles(form: str, roster: Roster | None) -> list[str]:
     if form == "canvas":
         return list(_CANVAS)
     if form == "moodle":
-        return [title for title in _MOODLE if any(cell(row, title) for row in rows)] or ["Username"]
+        return [title for title in _MOODLE if any(_cell(row, title) for row in rows)] or ["Username"]
     return ["Submission", *(roster.columns if roster else ()), "Total"]
 
 
-def _who(
-    form: str, titles: list[str], submission: SubmissionMarks, row: Row | None, listed: bool
-) -> Iterator[str | int]:
-    """Yield the cells before the points. A submission that matches no student keeps its own name."""
+def _who(form: str, titles: list[str], submission: SubmissionMarks, row: Row | None, listed: bool) -> list[str | int]:
+    """Return the cells before the points. A submission that matches no student keeps its own name."""
     if form == "plain":
-        yield submission.name
-        yield from ((row or {}).get(title, "") for title in titles[1:-1])
-        yield submission.points
-    elif form == "canvas":
-        yield (name(row) if row else "") or submission.name
-        login = {} if listed else {"SIS Login ID": submission.name}
-        yield from (cell(login if row is None else row, title) for title in titles[1:])
-    else:
-        nobody = {titles[0]: submission.name}
-        yield from (cell(nobody if row is None else row, title) for title in titles)
+        return [submission.name, *((row or {}).get(title, "") for title in titles[1:-1]), submission.points]
+    if row is None:
+        row = {titles[0]: submission.name}
+        if form == "canvas" and not listed:
+            row["SIS Login ID"] = submission.name
+    cells: list[str | int] = [_cell(row, title) for title in titles]
+    if form == "canvas":
+        cells[0] = _student(row) or submission.name
+    return cells
 
 
 def _harmless(value: str | int) -> str | int:
@@ -273,19 +249,17 @@ def results(marks: Marks) -> dict[str, Any]:
     if len(marks.submissions) != 1:
         raise DpbookError(f"Gradescope needs the marks of exactly one submission, got {len(marks.submissions)}")
     submission = marks.submissions[0]
-    lines = [*submission.remarks, *(line for each in submission.exercises for line in _remarks(each))]
+    lines = list(submission.remarks)
+    for exercise in submission.exercises:
+        words = [f"up to {each.possible} points, marked by a person: {each.title}" for each in exercise.words]
+        lines += [f"{exercise.file}: {each}" for each in (*exercise.remarks, *words)]
     return {
         "score": submission.points,
         "output": "\n".join(lines),
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "tests": [_test(task) for exercise in submission.exercises for task in exercise.tasks],
+        "tests": [_test(task) for task in submission.tasks],
     }
-
-
-def _remarks(exercise: ExerciseMarks) -> list[str]:
-    words = [f"up to {each.possible} points, marked by a person: {each.title}" for each in exercise.words]
-    return [f"{exercise.file}: {each}" for each in (*exercise.remarks, *words)]
 
 
 def _test(task: TaskMarks) -> dict[str, Any]:

@@ -5,13 +5,13 @@ import re
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpbook.classroom.gradebook.gradebook import CANVAS_NAME, MOODLE_NAME, sort_key
 from dpbook.classroom.gradebook.words import code
-from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_similar
+from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks, find_similar
 from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
 
@@ -20,7 +20,7 @@ CLASS = "class.html"
 
 def write(marks: Marks, folder: Path) -> list[Path]:
     """Write a page for each submission into ``folder`` and, of several, one of the class; returns their paths."""
-    files = [f"{number:03}-{_plain(each.name)}.html" for number, each in enumerate(marks.submissions, 1)]
+    files = [_file(each, number) for number, each in enumerate(marks.submissions, 1)]
     pages = {name: learner(each, marks.seed) for name, each in zip(files, marks.submissions, strict=True)}
     if len(files) > 1:
         pages[CLASS] = whole_class(marks, files)
@@ -38,10 +38,16 @@ def to_return(marks: Marks) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, one in enumerate(marks.submissions, 1):
-            name = f"{one.name}.html" if CANVAS_NAME.match(one.name) else f"{number:03}-{_plain(one.name)}.html"
+            name = f"{one.name}.html" if CANVAS_NAME.match(one.name) else _file(one, number)
             name = f"{one.name}/marks.html" if MOODLE_NAME.match(one.name) else name
             archive.writestr(name, learner(one, marks.seed).encode("utf-8", "replace"))
     return content.getvalue()
+
+
+def _file(submission: SubmissionMarks, number: int) -> str:
+    """Return the name of a submission's page, which any system can store."""
+    plain = re.sub(r"[^\w]+", "-", submission.name)[:40].strip("-") or "submission"
+    return f"{number:03}-{plain}.html"
 
 
 def learner(submission: SubmissionMarks, seed: int) -> str:
@@ -51,34 +57,37 @@ def learner(submission: SubmissionMarks, seed: int) -> str:
 
 def whole_class(marks: Marks, files: list[str]) -> str:
     """Return the page of the class: points of all learners with links to their pages, and tasks, hardest first."""
-    chapters = sorted({each.chapter for one in marks.submissions for each in one.exercises if each.chapter is not None})
     rows = [
         (one, file, {each.chapter: each for each in one.exercises})
         for one, file in sorted(zip(marks.submissions, files, strict=True), key=lambda pair: sort_key(pair[0].name))
     ]
+    results: dict[str, _TaskResults] = {}
+    for one, file, _ in rows:
+        for task in one.tasks:
+            results.setdefault(task.task, _TaskResults(task.task, task.title, task.possible)).add(task, one.name, file)
     return render_page(
         CLASS,
         palette=palette,
         marks=marks,
         rows=rows,
-        chapters=chapters,
-        remarks=list(_remarks(marks)),
+        chapters=sorted({chapter for _, _, exercises in rows for chapter in exercises if chapter is not None}),
+        remarks=[remark for one, _, _ in rows for remark in _remarks(one, marks)],
         alike=find_similar(marks),
-        tasks=sorted(_tasks(rows), key=lambda each: each.share),
+        tasks=sorted(results.values(), key=lambda each: (each.share, each.task)),
     )
 
 
-def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
-    """Yield a submission, a file or task of it, and a remark on it."""
-    same = Counter(unicodedata.normalize("NFC", name) for name in {one.name for one in marks.submissions})
-    for one in sorted(marks.submissions, key=lambda each: sort_key(each.name)):
-        if same[unicodedata.normalize("NFC", one.name)] > 1:
-            yield one.name, "", "another submission has this name, spelled with other characters that look the same"
-        yield from ((one.name, "", remark) for remark in one.remarks)
-        for exercise in one.exercises:
-            yield from ((one.name, exercise.file, remark) for remark in exercise.remarks)
-            for task in exercise.tasks:
-                yield from ((one.name, task.task, remark) for remark in (*task.remarks, *_stopped(task)))
+def _remarks(submission: SubmissionMarks, marks: Marks) -> Iterator[tuple[str, str, str]]:
+    """Yield the submission's name, a file or task of it, and a remark on it."""
+    name = submission.name
+    composed = unicodedata.normalize("NFC", name)
+    if any(one.name != name and unicodedata.normalize("NFC", one.name) == composed for one in marks.submissions):
+        yield name, "", "another submission has this name, spelled with other characters that look the same"
+    yield from ((name, "", remark) for remark in submission.remarks)
+    for exercise in submission.exercises:
+        yield from ((name, exercise.file, remark) for remark in exercise.remarks)
+        for task in exercise.tasks:
+            yield from ((name, task.task, remark) for remark in (*task.remarks, *_stopped(task)))
 
 
 STOPPED = {
@@ -92,15 +101,17 @@ STOPPED = {
 def _stopped(task: TaskMarks) -> Iterator[str]:
     """Yield a remark on each answer that no check could judge, or that tried a forbidden operation."""
     for remark, parts in STOPPED.items():
-        results = (case.got for case in (task.report.cases if task.report else ()))
-        found = next((got for got in results if any(part in got for part in parts)), None)
+        found = next((case.got for case in task.cases if any(part in case.got for part in parts)), None)
         if found is not None:
             yield f"{remark}: {one_line(found)}"
 
 
 @dataclass
-class _Task:
-    """A task in all submissions with its exercise."""
+class _TaskResults:
+    """The results of a task in all submissions with its exercise.
+
+    ``missed`` counts the checks that failed; ``missed_by`` are names and pages of the learners who have lost points.
+    """
 
     task: str
     title: str
@@ -109,21 +120,10 @@ class _Task:
     answered: int = 0
     missed: Counter[str] = field(default_factory=Counter)
     missed_by: list[tuple[str, str]] = field(default_factory=list)
-    """Names and pages of the learners who have lost points."""
-
-    @property
-    def mean(self) -> float:
-        return sum(self.points) / len(self.points)
 
     @property
     def share(self) -> float:
-        return self.mean / self.possible if self.possible else 1.0
-
-    @property
-    def histogram(self) -> list[tuple[int, int]]:
-        """Return each possible number of points of the task, and how many submissions have it."""
-        have = Counter(self.points)
-        return [(points, have[points]) for points in range(self.possible + 1)]
+        return sum(self.points) / len(self.points) / self.possible if self.possible else 1.0
 
     def add(self, marks: TaskMarks, name: str, file: str) -> None:
         self.points.append(marks.points)
@@ -131,21 +131,4 @@ class _Task:
             self.missed_by.append((name, file))
         if marks.report and marks.report.answered:
             self.answered += 1
-            self.missed.update(case.name for case in marks.report.cases if not case.passed)
-
-
-Rows = Sequence[tuple[SubmissionMarks, str, dict[int | None, ExerciseMarks]]]
-"""Submissions, each with the file of its page and its exercises by chapter."""
-
-
-def _tasks(rows: Rows) -> Iterator[_Task]:
-    found: dict[str, _Task] = {}
-    for one, file, _ in rows:
-        for each in (task for exercise in one.exercises for task in exercise.tasks):
-            found.setdefault(each.task, _Task(each.task, each.title, each.possible)).add(each, one.name, file)
-    yield from (found[task] for task in sorted(found))
-
-
-def _plain(name: str) -> str:
-    """Return a part of a file's name, for any system."""
-    return re.sub(r"[^\w]+", "-", name)[:40].strip("-") or "submission"
+            self.missed.update(case.name for case in marks.cases if not case.passed)

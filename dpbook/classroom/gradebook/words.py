@@ -6,18 +6,19 @@ A student's code is made from the seed and the name, so that a page and the poin
 import csv
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, WrittenQuestion
 from dpbook.core import DpbookError, palette, plural, render_page
 
 COLUMNS = ("question", "code", "points")
+Points = dict[tuple[str, str], int]
+"""Points by question and code."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A question with the answers to it, each with the code of its student, in the order of the codes."""
 
     id: str
@@ -25,7 +26,7 @@ class Question:
     text: str
     possible: int
     rubric: tuple[tuple[int, str], ...]
-    answers: tuple[tuple[str, str], ...]
+    answers: list[tuple[str, str]]
 
 
 def code(name: str, seed: int) -> str:
@@ -35,31 +36,17 @@ def code(name: str, seed: int) -> str:
 
 def questions(marks: Marks) -> list[Question]:
     """Return the questions with at least one answer."""
-    found: dict[str, list[tuple[WrittenQuestion, str]]] = {}
-    for submission, _, words in _all(marks):
+    found: dict[str, Question] = {}
+    for words, who in sorted(_all(marks), key=lambda pair: (pair[0].id, pair[1])):
         if words.answer:
-            found.setdefault(words.id, []).append((words, code(submission.name, marks.seed)))
-    return [
-        Question(
-            words.id,
-            words.title,
-            words.text,
-            words.possible,
-            words.rubric,
-            tuple(sorted((who, each.answer) for each, who in answers)),
-        )
-        for answers in (found[key] for key in sorted(found))
-        for words, _ in answers[:1]
-    ]
+            new = Question(words.id, words.title, words.text, words.possible, words.rubric, [])
+            found.setdefault(words.id, new).answers.append((who, words.answer))
+    return list(found.values())
 
 
 def sheet(marks: Marks) -> str:
     """Return the HTML page on which a person gives points to the answers; its button saves the points as a CSV file."""
     return render_page("words.html", questions=questions(marks), seed=marks.seed, palette=palette, plural=plural)
-
-
-Points = dict[tuple[str, str], int]
-"""Points by question and code."""
 
 
 def with_points(marks: Marks, given: Points) -> Marks:
@@ -68,19 +55,16 @@ def with_points(marks: Marks, given: Points) -> Marks:
     Raises `DpbookError` for points outside 0 to the question's maximum, and if no submission has any of the codes,
     which means that the seed or the class is a different one.
     """
-    possible = {(words.id, code(submission.name, marks.seed)): words.possible for submission, _, words in _all(marks)}
-    here = {key: points for key, points in given.items() if key in possible}
-    if given and not here:
+    possible = {(words.id, who): words.possible for words, who in _all(marks)}
+    if given and possible.keys().isdisjoint(given):
         question, who = next(iter(given))
         raise DpbookError(
             f"points for words: no submission with the seed {marks.seed} has the code {who} and an exercise with "
             f"{question}, nor any other of the codes; give the --seed with which the page was written"
         )
-    for (question, who), points in here.items():
-        if not 0 <= points <= possible[question, who]:
-            raise DpbookError(
-                f"points for words: {question} of {who} has {points}, expected 0 to {possible[question, who]}"
-            )
+    for key, points in given.items():
+        if key in possible and not 0 <= points <= possible[key]:
+            raise DpbookError(f"points for words: {key[0]} of {key[1]} has {points}, expected 0 to {possible[key]}")
 
     def marked(submission: SubmissionMarks, exercise: ExerciseMarks) -> ExerciseMarks:
         who = code(submission.name, marks.seed)
@@ -95,13 +79,14 @@ def with_points(marks: Marks, given: Points) -> Marks:
 
 def absent(marks: Marks, given: Points) -> int:
     """Return how many of the points are for submissions that are not in ``marks``."""
-    return len(given.keys() - {(words.id, code(submission.name, marks.seed)) for submission, _, words in _all(marks)})
+    return len(given.keys() - {(words.id, who) for words, who in _all(marks)})
 
 
-def _all(marks: Marks) -> Iterator[tuple[SubmissionMarks, ExerciseMarks, WrittenQuestion]]:
+def _all(marks: Marks) -> Iterator[tuple[WrittenQuestion, str]]:
+    """Yield the questions of all submissions, each with the code of its student."""
     for submission in marks.submissions:
         for exercise in submission.exercises:
-            yield from ((submission, exercise, words) for words in exercise.words)
+            yield from ((words, code(submission.name, marks.seed)) for words in exercise.words)
 
 
 def read_points(path: Path) -> Points:
@@ -116,13 +101,11 @@ def read_points(path: Path) -> Points:
     if rows and not set(COLUMNS) <= set(rows[0]):
         raise DpbookError(f"{path} needs the columns {', '.join(COLUMNS)}")
     found: Points = {}
-    for row in rows:
-        text = (row["points"] or "").strip()
-        if text:
-            try:
-                found[row["question"], row["code"]] = int(text)
-            except ValueError:
-                raise DpbookError(
-                    f"{path}: {text!r} is not a whole number of points ({row['question']}, {row['code']})"
-                ) from None
+    for question, who, points in ([row[name] for name in COLUMNS] for row in rows):
+        text = (points or "").strip()
+        try:
+            if text:
+                found[question, who] = int(text)
+        except ValueError:
+            raise DpbookError(f"{path}: {text!r} is not a whole number of points ({question}, {who})") from None
     return found

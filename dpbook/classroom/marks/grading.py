@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
 from dpbook.classroom.marks.submissions import Submission, updated_name
@@ -55,14 +55,25 @@ class AnsweredTask:
         return needs_torch(self.cells)
 
 
-@dataclass(frozen=True)
-class JudgedAnswer:
+class JudgedAnswer(NamedTuple):
     """Report of a judged task. ``late`` is True if the answer exceeded its time limit."""
 
     report: Report
     together: bool = False
-    guards: Mapping[str, bool] = field(default_factory=dict)
+    guards: Mapping[str, bool] = {}
     late: bool = False
+
+
+class _Notebook(NamedTuple):
+    """A submitted notebook: what was read from it, or a remark why that failed.
+
+    ``work`` has an entry for each task of the exercise, None where there is no answer.
+    """
+
+    file: str
+    exercise: Exercise | None
+    remark: str = ""
+    work: Sequence[AnsweredTask | None] = ()
 
 
 def judged(
@@ -144,7 +155,7 @@ def _judge(one: AnsweredTask) -> JudgedAnswer:
     try:
         return JudgedAnswer(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
     except _Late:
-        return replace(not_judged(one), late=True)
+        return not_judged(one)._replace(late=True)
     except DpbookError:
         return not_judged(one)
     finally:
@@ -188,9 +199,6 @@ def remarks(answers: Iterable[AnsweredTask], results: Mapping[AnsweredTask, Judg
 OnProgress = Callable[[int, int], None]
 """Callback that gets the number of graded tasks and the number of all tasks."""
 
-Place = tuple[int, int]
-"""Numbers of a notebook in a submission, and of a task in this."""
-
 
 def grade(
     submissions: Sequence[Submission], seed: int, *, jobs: int = 1, on_progress: OnProgress = lambda finished, of: None
@@ -207,10 +215,10 @@ def grade(
     """
     if sys.platform != "linux":
         raise DpbookError("grading runs only on Linux, where answers can be sandboxed: use a Linux container")
-    exercises = [[_read(path) for path in each.notebooks] for each in submissions]
-    answers = [_work(each) for each in exercises]
-    every = list(dict.fromkeys(one for each in answers for one in each.values()))
-    absent = {name: what for name in {one.task for one in every} if (what := _absent(name))}
+    notebooks = [[_read(path) for path in each.notebooks] for each in submissions]
+    answers = [[one for notebook in each for one in notebook.work if one] for each in notebooks]
+    every = list(dict.fromkeys(one for each in answers for one in each))
+    absent = {name: why for name in {one.task for one in every} if (why := _absent(name))}
     results = {one: not_judged(one, absent[one.task]) for one in every if one.task in absent}
     other_hashes = any(one.task in OTHER_HASHES for one in every)
     with Servers(any(one.torch for one in every if one not in results), other_hashes, seed) as servers:
@@ -219,10 +227,10 @@ def grade(
             for one, result in judged(waiting, servers, seed, jobs):
                 results[one] = result
                 on_progress(len(results), of)
-            every = list(dict.fromkeys(one for each in answers for one in again(each.values(), results)))
+            every = list(dict.fromkeys(one for each in answers for one in again(each, results)))
         servers.check()
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in results.values())]
-    marks = [_submission(*each, results) for each in zip(submissions, exercises, answers, strict=True)]
+    marks = [_submission(*each, results) for each in zip(submissions, notebooks, answers, strict=True)]
     return Marks(tuple(marks), seed, tuple(missing), current_course())
 
 
@@ -235,62 +243,46 @@ def _absent(name: str) -> str:
     return ""
 
 
-def _read(path: Path) -> Exercise | str:
+def _read(path: Path) -> _Notebook:
     try:
-        return read_exercise(path)
+        exercise = read_exercise(path)
     except Unreadable as error:
-        return str(error)
-
-
-def _work(exercises: Sequence[Exercise | str]) -> dict[Place, AnsweredTask]:
-    return {
-        (e, t): AnsweredTask(source.task.id, tuple(program(source.task, exercise.answers)))
-        for e, exercise in enumerate(exercises)
-        if not isinstance(exercise, str)
-        for t, source in enumerate(exercise.answers)
-        if source.text is not None
-    }
+        return _Notebook(path.name, None, f"not graded: it {error}")
+    work = [
+        None if source.text is None else AnsweredTask(source.task.id, tuple(program(source.task, exercise.answers)))
+        for source in exercise.answers
+    ]
+    return _Notebook(path.name, exercise, work=work)
 
 
 def _submission(
     submission: Submission,
-    exercises: Sequence[Exercise | str],
-    answers: Mapping[Place, AnsweredTask],
+    notebooks: Sequence[_Notebook],
+    answers: Sequence[AnsweredTask],
     results: Mapping[AnsweredTask, JudgedAnswer],
 ) -> SubmissionMarks:
-    repeated = {replace(one, hurried=True): one for one in again(answers.values(), results)}
+    """Return the marks of a submission: of each exercise the one notebook that counts, the others in the remarks."""
+    repeated = {replace(one, hurried=True): one for one in again(answers, results)}
     marked = []
-    for e, (path, exercise) in enumerate(zip(submission.notebooks, exercises, strict=True)):
-        if isinstance(exercise, str):
-            marked.append(ExerciseMarks(path.name, None, (), (f"not graded: it {exercise}",)))
+    for file, exercise, remark, work in notebooks:
+        if exercise is None:
+            marked.append(ExerciseMarks(file, None, (), (remark,)))
             continue
         tasks = []
-        for t, source in enumerate(exercise.answers):
-            one = answers.get((e, t))
+        for (of, text, its_remarks), one in zip(exercise.answers, work, strict=True):
             result = results[repeated.get(one, one)] if one else None
             report, together = (result.report, result.together) if result else (None, False)
-            of, text = source.task, source.text or ""
-            tasks.append(TaskMarks(of.id, of.title, of.points, report, source.remarks, together, text))
-        marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
-        marked.append(marks)
-    all_remarks = (*submission.remarks, *remarks(answers.values(), results))
-    return _once(SubmissionMarks(submission.name, tuple(marked), all_remarks))
-
-
-def _once(submission: SubmissionMarks) -> SubmissionMarks:
-    """Keep the one notebook of an exercise that counts, and name the others in the remarks."""
-    counts: dict[int, ExerciseMarks] = {}
-    for exercise in sorted(submission.exercises, key=_precedence):
-        if exercise.chapter is not None:
-            counts[exercise.chapter] = exercise
-    graded, remarks = [], list(submission.remarks)
-    for exercise in submission.exercises:
-        chapter = exercise.chapter
-        if chapter is None or exercise is counts[chapter]:
-            graded.append(exercise)
+            tasks.append(TaskMarks(of.id, of.title, of.points, report, its_remarks, together, text or ""))
+        marked.append(ExerciseMarks(file, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words))
+    counts = {each.chapter: each for each in sorted(marked, key=_precedence)}
+    graded, all_remarks = [], [*submission.remarks, *remarks(answers, results)]
+    for each in marked:
+        if each.chapter is None or each is counts[each.chapter]:
+            graded.append(each)
         else:
-            remarks.append(f"{exercise.file} was not graded: {counts[chapter].file} counts for exercise {chapter:02}")
-    return replace(submission, exercises=tuple(graded), remarks=tuple(remarks))
+            other = counts[each.chapter].file
+            all_remarks.append(f"{each.file} was not graded: {other} counts for exercise {each.chapter:02}")
+    return SubmissionMarks(submission.name, tuple(graded), tuple(all_remarks))
 
 
 def _precedence(exercise: ExerciseMarks) -> tuple[int, bool]:

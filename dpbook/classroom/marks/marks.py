@@ -4,15 +4,15 @@ Such a notebook is the exercise as it was released. Its answer cells have what w
 is its points, which nbgrader reads, shown as the report, which the learner reads. Nothing of it is run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 from dpbook.classroom.marks.submitted_notebook import Exercise, WrittenQuestion
-from dpbook.classroom.tasks.load_tasks import Task, list_tasks
+from dpbook.classroom.tasks.load_tasks import list_tasks
 from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, mark, source, without_regions
-from dpbook.classroom.tasks.report import Report, one_line
+from dpbook.classroom.tasks.report import Case, Report, one_line
 from dpbook.core import DpbookError, checkout, plural
 
 
@@ -37,17 +37,18 @@ class TaskMarks:
         return self.report.points if self.report else 0
 
     @property
+    def cases(self) -> tuple[Case, ...]:
+        return self.report.cases if self.report else ()
+
+    @property
     def reason(self) -> str:
         """Reason for lost points, in one line, from the first failed check; empty if no points are lost."""
         if self.report is None:
             return self.remarks[-1] if self.remarks else "not answered"
         if not self.report.answered:
             return "not answered yet"
-        failed = next((case for case in self.report.cases if not case.passed), None)
-        if failed is None:
-            return ""
-        result = " ".join(failed.got.split())
-        return f"{failed.name}: {result}" if result else failed.name
+        failed = next((case for case in self.cases if not case.passed), None)
+        return ": ".join(filter(None, (failed.name, " ".join(failed.got.split())))) if failed else ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,10 @@ class SubmissionMarks:
     remarks: tuple[str, ...] = ()
 
     @property
+    def tasks(self) -> list[TaskMarks]:
+        return [task for exercise in self.exercises for task in exercise.tasks]
+
+    @property
     def points(self) -> int:
         return sum(exercise.points for exercise in self.exercises)
 
@@ -132,11 +137,6 @@ class Marks:
         }
 
 
-def _fields(value: object, *names: str) -> dict[str, Any]:
-    """Return the fields of a dataclass as a dict."""
-    return {name: getattr(value, name) for name in names}
-
-
 def _submission(submission: SubmissionMarks) -> dict[str, Any]:
     exercises = [
         _fields(exercise, "file", "chapter", "points", "possible", "in_words", "given", "remarks")
@@ -147,13 +147,13 @@ def _submission(submission: SubmissionMarks) -> dict[str, Any]:
 
 
 def _task(task: TaskMarks) -> dict[str, Any]:
-    checks = [
-        _fields(c, "name", "points", "passed") | dict(c.details()) for c in (task.report.cases if task.report else ())
-    ]
-    return _fields(task, "task", "title", "points", "possible", "reason", "remarks") | {
-        "judged_together": task.together,
-        "checks": checks,
-    }
+    checks = [_fields(case, "name", "points", "passed") | dict(case.details()) for case in task.cases]
+    fields = _fields(task, "task", "title", "points", "possible", "reason", "remarks")
+    return fields | {"judged_together": task.together, "checks": checks}
+
+
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 WIDTH = 110
@@ -163,8 +163,8 @@ def table(marks: Marks) -> str:
     """Return ``marks`` as a text table; for a class, a summary comes last."""
     lines = [line for submission in marks.submissions for line in _submission_lines(submission)]
     if len(marks.submissions) > 1:
-        lines += list(_class(marks))
-    together = sorted({t.task for s in marks.submissions for e in s.exercises for t in e.tasks if t.together})
+        lines += _class(marks)
+    together = sorted({task.task for each in marks.submissions for task in each.tasks if task.together})
     if together:
         lines.append(f"some judged values came from the answer's own process: {', '.join(together)}")
     lines += [f"not contained: {each}" for each in marks.not_contained]
@@ -185,37 +185,30 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
     yield from _remarks(exercise.remarks, "    ")
     for task in exercise.tasks:
         reason = one_line(task.reason, WIDTH)
-        yield f"    {task.task:6}{task.points:3} of {task.possible:2}  {task.title}" + (
-            f" – {reason}" if reason else ""
-        )
+        lost = f" – {reason}" if reason else ""
+        yield f"    {task.task:6}{task.points:3} of {task.possible:2}  {task.title}{lost}"
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
     if exercise.in_words:
         points = f"up to {exercise.in_words}" if exercise.given is None else f"{exercise.given} of {exercise.in_words}"
         yield f"    and {points} for an argument in words, marked by hand"
 
 
-def _class(marks: Marks) -> Iterator[str]:
+def _class(marks: Marks) -> list[str]:
     names = [_shown(submission.name) for submission in marks.submissions]
-    width = max(map(len, names))
-    yield "class"
+    lines = ["class"]
     for name, submission in zip(names, marks.submissions, strict=True):
-        files = [exercise for exercise in submission.exercises if exercise.chapter is None]
-        left = f"  {plural(len(files), 'file')} not graded" if files else ""
-        left = left if submission.exercises else "  no notebook"
-        yield f"  {name:{width}}{submission.points:5} of {submission.possible:3}{left}"
-    yield ""
+        files = sum(exercise.chapter is None for exercise in submission.exercises)
+        left = f"  {plural(files, 'file')} not graded" if files else "" if submission.exercises else "  no notebook"
+        lines.append(f"  {name:{max(map(len, names))}}{submission.points:5} of {submission.possible:3}{left}")
+    return [*lines, ""]
 
 
-def _remarks(remarks: object, indent: str) -> Iterator[str]:
-    assert isinstance(remarks, tuple | list)
+def _remarks(remarks: Iterable[str], indent: str) -> Iterator[str]:
     yield from (f"{indent}! {one_line(remark, 2 * WIDTH)}" for remark in remarks)
 
 
 def _shown(name: str) -> str:
     return one_line(name.encode("utf-8", "replace").decode(), 60)
-
-
-NOT_RUN: dict[str, Any] = {"outputs": [], "execution_count": None}
 
 
 def exercise_named(name: str) -> int | None:
@@ -226,38 +219,36 @@ def exercise_named(name: str) -> int | None:
 
 def answered(released: Notebook, exercise: Exercise | None) -> Notebook:
     """Return the released notebook, without outputs, with the answers of an exercise; None where none could be read."""
-    code = {source.task.answer_cell: source.text or "" for source in exercise.answers} if exercise else {}
-    words = {each.id: each.answer for each in exercise.words} if exercise else {}
-    return {**released, "cells": [_answered(cell, {**code, **words}) for cell in released["cells"]]}
-
-
-def _answered(cell: Cell, texts: dict[str, str]) -> Cell:
-    text = texts.get(mark(cell).get("grade_id", "")) or source(cell)
-    return {**cell, "source": text, **(NOT_RUN if cell["cell_type"] == "code" else {})}
+    texts: dict[str, str] = {}
+    if exercise:
+        texts = {source.task.answer_cell: source.text or "" for source in exercise.answers}
+        texts |= {each.id: each.answer for each in exercise.words}
+    cells = []
+    for cell in released["cells"]:
+        text = texts.get(mark(cell).get("grade_id", "")) or source(cell)
+        not_run: dict[str, Any] = {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+        cells.append({**cell, "source": text, **not_run})
+    return {**released, "cells": cells}
 
 
 def reported(nb: Notebook, marks: ExerciseMarks, chapter: int) -> Notebook:
     """Return the notebook with points and report in the chapter's check cells, and without their hidden tests.
 
-    Points count as much as the cell says. Raises `DpbookError` for a check cell that is no task's: nbgrader would
-    give it all points.
+    Points count as much as the cell says. The first report also holds the remarks on the whole notebook. Raises
+    `DpbookError` for a check cell that is no task's: nbgrader would give it all points.
     """
     there = {mark(cell).get("grade_id") for cell in nb["cells"]}
-    asked = [task for task in list_tasks(chapter) if task.check_cell in there]
-    reports = {task.check_cell: report for task, report in zip(asked, _reports(marks, chapter, asked), strict=True)}
-    return {**nb, "cells": [_with_report(cell, reports) for cell in nb["cells"]]}
-
-
-def _reports(marks: ExerciseMarks, chapter: int, tasks: Sequence[Task]) -> Iterator[TaskMarks]:
-    """Return a report for each task; the first one also holds the remarks on the whole notebook."""
     remarks = marks.remarks
     if marks.chapter not in (None, chapter):
         remarks = (*remarks, f"not graded: this is exercise {marks.chapter:02}, submitted as exercise {chapter:02}")
     done = {task.task: task for task in marks.tasks}
-    for task in tasks:
-        found = done.get(task.id) or TaskMarks(task.id, task.title, task.points, None)
-        yield replace(found, remarks=(*remarks, *found.remarks))
-        remarks = ()
+    reports = {}
+    for task in list_tasks(chapter):
+        if task.check_cell in there:
+            found = done.get(task.id) or TaskMarks(task.id, task.title, task.points, None)
+            reports[task.check_cell] = replace(found, remarks=(*remarks, *found.remarks))
+            remarks = ()
+    return {**nb, "cells": [_with_report(cell, reports) for cell in nb["cells"]]}
 
 
 def _with_report(cell: Cell, reports: dict[str, TaskMarks]) -> Cell:
@@ -267,16 +258,11 @@ def _with_report(cell: Cell, reports: dict[str, TaskMarks]) -> Cell:
     if grade_id not in reports:
         raise DpbookError(f"cell {grade_id} belongs to no task: move it to a notebook with another name")
     task = reports[grade_id]
-    points = task.points * mark(cell)["points"] / task.possible
-    return {**cell, "source": without_regions(cell, grade_id), "outputs": [_output(task, points)]}
-
-
-def _output(task: TaskMarks, points: float) -> dict[str, Any]:
-    shown = {"text/plain": f"{points:g}", "text/html": _section(task)}
-    return {"output_type": "execute_result", "data": shown, "metadata": {}, "execution_count": None}
-
-
-def _section(task: TaskMarks) -> str:
     missing = f"<p><strong>{task.task} {escape(task.title)}: 0 of {task.possible} points</strong></p>"
     report = task.report._repr_html_() if task.report else missing
-    return report + "".join(f"<p><em>{escape(remark)}</em></p>" for remark in task.remarks)
+    data = {
+        "text/plain": f"{task.points * mark(cell)['points'] / task.possible:g}",
+        "text/html": report + "".join(f"<p><em>{escape(remark)}</em></p>" for remark in task.remarks),
+    }
+    output = {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": None}
+    return {**cell, "source": without_regions(cell, grade_id), "outputs": [output]}

@@ -3,9 +3,9 @@
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 from dpbook.classroom.marks.marks import Marks
 from dpbook.classroom.marks.submitted_notebook import given_text
@@ -23,8 +23,7 @@ _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER,
 Run = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SimilarAnswers:
+class SimilarAnswers(NamedTuple):
     """Submissions whose answers to a task are identical except for names and comments, or nearly so."""
 
     task: str
@@ -41,7 +40,7 @@ def find_similar(marks: Marks) -> list[SimilarAnswers]:
     """Return the similar answers of all submissions, task by task. Missing answers are not compared."""
     texts: dict[str, dict[str, str]] = {}
     for submission in marks.submissions:
-        for task in (task for exercise in submission.exercises for task in exercise.tasks):
+        for task in submission.tasks:
             if task.report and task.report.answered:
                 texts.setdefault(task.task, {})[submission.name] = task.text
     return [each for task in sorted(texts) for each in similar(task, texts[task], given_text(task))]
@@ -60,8 +59,8 @@ def similar(task: str, texts: Mapping[str, str], given: str = "") -> list[Simila
     identical = [tuple(groups[found]) for found in runs if len(groups[found]) > 1]
     near = [tuple(groups[each][0] for each in group) for group in _near(runs)]
     return [
-        *(SimilarAnswers(task, names, True, _own_lines([texts[names[0]]], given)) for names in identical),
-        *(SimilarAnswers(task, names, False, _own_lines([texts[name] for name in names[:2]], given)) for names in near),
+        *(SimilarAnswers(task, names, True, _shared_lines([texts[names[0]]], given)) for names in identical),
+        *(SimilarAnswers(task, names, False, _shared_lines([texts[n] for n in names[:2]], given)) for names in near),
     ]
 
 
@@ -69,11 +68,9 @@ def _near(runs: Mapping[Run, set[Run]]) -> list[list[Run]]:
     """Return the groups of answers each of which is near to another one of its group."""
     group = {each: [each] for each in runs}
     for one, other in combinations(runs, 2):
-        sizes = sorted((len(runs[one]), len(runs[other])))
-        if group[one] is group[other] or sizes[0] < NEAR * sizes[1]:  # too different in length to be near
+        if group[one] is group[other]:
             continue
-        both, either = runs[one] & runs[other], runs[one] | runs[other]
-        if either and len(both) / len(either) >= NEAR:
+        if len(runs[one] & runs[other]) >= NEAR * len(runs[one] | runs[other]):
             group[one] += group[other]
             for each in group[other]:
                 group[each] = group[one]
@@ -84,7 +81,10 @@ def _tokens(text: str) -> Run:
     """Return a cell's tokens without comments and docstrings; each name of its own is one word. () if no Python."""
     try:
         tree = _Undocumented().visit(ast.parse(text))
-        own = set(_own_names(tree))
+        nodes = list(ast.walk(tree))
+        own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         read = list(tokenize.generate_tokens(io.StringIO(ast.unparse(tree)).readline))
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         return ()
@@ -97,21 +97,11 @@ class _Undocumented(ast.NodeTransformer):
         return ast.Pass() if constant else node
 
 
-def _own_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a cell gives: of its functions, arguments and variables."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()):
-                yield name
-
-
 def _runs(tokens: Sequence[str]) -> set[Run]:
     return {tuple(tokens[first : first + RUN]) for first in range(len(tokens) - RUN + 1)}
 
 
-def _own_lines(texts: Sequence[str], given: str) -> tuple[str, ...]:
+def _shared_lines(texts: Sequence[str], given: str) -> tuple[str, ...]:
     """Return the longest lines that all texts share and that the exercise did not provide."""
     lines = [{line.strip() for line in text.splitlines()} for text in texts]
     own = set.intersection(*lines) - {line.strip() for line in given.splitlines()}

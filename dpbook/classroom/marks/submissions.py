@@ -3,8 +3,8 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dpbook.classroom.marks.submitted_notebook import exercise_of, is_archive
 from dpbook.core import DpbookError
@@ -17,8 +17,7 @@ _UPDATE = re.compile(r"(?P<stem>.+)\.new\d*(?P<suffix>\.ipynb)", re.IGNORECASE)
 """Names that ``make lab`` gives to new versions of notebooks that a reader has changed."""
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """A submission: a name, its notebooks, and remarks on other files."""
 
     name: str
@@ -38,7 +37,7 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Submission]:
         if not path.exists() and not path.is_symlink():
             raise DpbookError(f"{path}: no such file or folder")
         if not path.is_dir() or path.is_symlink():
-            found.append(_single(path))
+            found.append(Submission(path.stem, (path,)))
         else:
             found += [_of_folder(path)] if whole else _class(path)
     once = {(each.name, *map(os.path.abspath, each.notebooks)): each for each in found}
@@ -46,16 +45,18 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Submission]:
 
 
 def _class(folder: Path) -> Iterator[Submission]:
-    inside = sorted(folder.iterdir())
+    inside = sorted(each for each in folder.iterdir() if not _is_hidden(each))
     folders = [each for each in inside if _is_folder(each)]
-    files = [each for each in inside if each not in folders and not _is_hidden(each)]
+    files = [each for each in inside if each not in folders]
     names = {each.name for each in files}
     updates = [each for each in files if updated_name(each.name) in names]
     files = [each for each in files if each not in updates]
     exercises = [found for each in files if _is_notebook(each) and (found := exercise_of(each)) is not None]
     if any(_holds_notebooks(each) for each in folders) or len(set(exercises)) < len(exercises):
         yield from (_of_folder(each) for each in folders)
-        yield from (_single(each, [one for one in updates if updated_name(one.name) == each.name]) for each in files)
+        for file in files:
+            own = (each for each in updates if updated_name(each.name) == file.name)
+            yield Submission(file.stem, (file, *own))
     else:
         yield _of_folder(folder)
 
@@ -76,10 +77,6 @@ def _of_folder(folder: Path) -> Submission:
     return Submission(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
 
 
-def _single(path: Path, updates: Iterable[Path] = ()) -> Submission:
-    return Submission(path.stem, (path, *updates))
-
-
 def updated_name(name: str) -> str | None:
     """Return the name of the notebook beside which the book has laid the update ``name``; None if it is no update."""
     found = _UPDATE.fullmatch(name)
@@ -96,11 +93,9 @@ def _holds_notebooks(folder: Path) -> bool:
 def _files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Files below a folder. Links to folders and hidden folders are skipped."""
     for each in folder.iterdir():
-        if _is_hidden(each):
-            continue
         if depth and _is_folder(each):
             yield from _files(each, depth - 1)
-        else:
+        elif not _is_hidden(each):
             yield each
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook import __version__
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
-from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, as_python, defined, parse_cell, used
+from dpbook.classroom.tasks.notebook_cells import IN_WORDS, KEEP_OUTPUT, SETUP, as_python, defined, names, parse_cell
 from dpbook.classroom.tasks.write_your_own import called_in
 from dpbook.core import DpbookError, checkout
 
@@ -29,8 +29,7 @@ class Unreadable(DpbookError):
     """A file that is not a gradable notebook; the message tells its author why."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell: its id, nbgrader's metadata, and its text."""
 
     id: str
@@ -39,33 +38,26 @@ class Cell:
     tags: tuple[str, ...]
     source: str
 
+    @property
+    def name(self) -> str:
+        return self.grade_id or self.id
+
+
+class SubmittedNotebook(NamedTuple):
+    """The code cells and the Markdown cells of a notebook, in order, and the version of the book that it is from."""
+
+    code: list[Cell]
+    texts: list[Cell]
+    version: str
+
 
 def is_archive(path: Path) -> bool:
     """Whether the file name is that of an archive."""
     return path.suffix.lower() in ARCHIVES
 
 
-def code_cells(path: Path) -> list[Cell]:
-    """Return the code cells of a notebook, in order. Raises `Unreadable`."""
-    found = [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
-    size = sum(len(cell.source) for cell in found)
-    if size > MAX_CODE:
-        raise Unreadable(
-            f"has {size:,} characters of code, more than the limit of {MAX_CODE:,}: remove cells that are not yours"
-        )
-    return found
-
-
-def text_cells(path: Path) -> list[Cell]:
-    """Return the Markdown cells of a notebook, in order. Raises `Unreadable`."""
-    return [_cell(each) for each in _cells(path) if each.get("cell_type") == "markdown"]
-
-
-def _cells(path: Path) -> list[dict[str, Any]]:
-    return [each for each in _notebook(path)["cells"] if isinstance(each, dict)]
-
-
-def _notebook(path: Path) -> dict[str, Any]:
+def _open(path: Path) -> SubmittedNotebook:
+    """Return the notebook at ``path``. Raises `Unreadable`."""
     try:
         found = json.loads(_bytes(path))
     except (ValueError, RecursionError):
@@ -75,17 +67,22 @@ def _notebook(path: Path) -> dict[str, Any]:
         old = isinstance(found, dict) and "worksheets" in found
         why = "is a notebook in an old format: open it in JupyterLab and save it" if old else "is not a notebook"
         raise Unreadable(why)
-    return found
+    cells = [each for each in found["cells"] if isinstance(each, dict)]
+    code, texts = ([_cell(each) for each in cells if each.get("cell_type") == kind] for kind in ("code", "markdown"))
+    size = sum(len(cell.source) for cell in code)
+    if size > MAX_CODE:
+        raise Unreadable(
+            f"has {size:,} characters of code, more than the limit of {MAX_CODE:,}: remove cells that are not yours"
+        )
+    return SubmittedNotebook(code, texts, _text(_dict(_dict(found.get("metadata")).get("dpbook")).get("version")))
 
 
 def _bytes(path: Path) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        link = path.is_symlink()
-        raise Unreadable(
-            "is a symbolic link, and links are not followed" if link else f"cannot be read: {error.strerror}"
-        ) from None
+        link = "is a symbolic link, and links are not followed"
+        raise Unreadable(link if path.is_symlink() else f"cannot be read: {error.strerror}") from None
     with open(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
@@ -118,19 +115,15 @@ def _text(value: Any) -> str:
     return value[:100] if isinstance(value, str) else ""
 
 
-UNANSWERED = "YOUR ANSWER HERE"
 LONGEST = 20_000
 """Characters that are shown of an answer; the questions ask for 150 words."""
 _RUBRIC = "*Marks.*"
 _EARNS = re.compile(r"(?:^|\. )([0-9]+): ")
 
-Rubric = tuple[tuple[int, str], ...]
-"""Points, and the criterion for each."""
-
 
 @dataclass(frozen=True)
 class WrittenQuestion:
-    """A question for an argument in words, whose ``possible`` points a person gives, as its ``rubric`` says.
+    """A question for an argument in words, whose ``possible`` points a person gives: the ``rubric`` says for what.
 
     ``text`` is the question in Markdown; ``answer`` is empty where there is none; ``given`` are the points that it has
     got, None before.
@@ -140,20 +133,20 @@ class WrittenQuestion:
     title: str
     possible: int
     answer: str
-    rubric: Rubric
+    rubric: tuple[tuple[int, str], ...]
     given: int | None = None
     text: str = ""
 
 
-def in_words(chapter: int, cells: list[Cell]) -> tuple[WrittenQuestion, ...]:
+def in_words(chapter: int, cells: Sequence[Cell]) -> tuple[WrittenQuestion, ...]:
     """Return the chapter's questions in words, with what the ``cells`` of a handed in notebook answer."""
-    written = {cell.grade_id: cell.source for cell in cells}
-    return tuple(replace(each, answer=_answer_in_words(written.get(each.id, ""))) for each in _asked(chapter))
-
-
-def _answer_in_words(text: str) -> str:
-    text = text.strip()
-    return "" if text == UNANSWERED else text if len(text) <= LONGEST else f"{text[:LONGEST]}… (cut)"
+    written = {cell.grade_id: cell.source.strip() for cell in cells}
+    found = []
+    for question in _asked(chapter):
+        text = written.get(question.id, "")
+        answer = "" if text == IN_WORDS else text if len(text) <= LONGEST else f"{text[:LONGEST]}… (cut)"
+        found.append(replace(question, answer=answer))
+    return tuple(found)
 
 
 @cache
@@ -161,25 +154,20 @@ def _asked(chapter: int) -> tuple[WrittenQuestion, ...]:
     """Return the chapter's questions without an answer; none where there is no exercise."""
     folder = checkout.solutions() if checkout.is_checkout() else checkout.book() / "exercises"
     path = next(iter(sorted(folder.glob(f"{chapter:02}_*.ipynb"))), None)
-    return tuple(_questions(path)) if path else ()
-
-
-def _questions(path: Path) -> Iterator[WrittenQuestion]:
+    found = []
     title = text = ""
-    for cell in text_cells(path):
+    for cell in _open(path).texts if path else ():
         if cell.grade_id.startswith("words-"):
             points = int(cell.points)
-            rubric = _rubric(cell.source) or ((points, f"see the rubric in {checkout.repository()}"),)
-            yield WrittenQuestion(cell.grade_id, title, points, "", rubric, text=text)
+            # The end of a model answer, "*Marks.* 1: this. 2: that." A learner's notebook has none.
+            parts = _EARNS.split(cell.source.partition(_RUBRIC)[2].strip())[1:]
+            rubric = tuple((int(n), earns.rstrip(".")) for n, earns in zip(parts[::2], parts[1::2], strict=True))
+            rubric = rubric or ((points, f"see the rubric in {checkout.repository()}"),)
+            found.append(WrittenQuestion(cell.grade_id, title, points, "", rubric, text=text))
         elif cell.source.startswith("## "):
             heading, _, text = cell.source.partition("\n")
             title, text = heading.removeprefix("## ").partition(" (")[0], text.strip()
-
-
-def _rubric(text: str) -> Rubric:
-    """From the end of a model answer: ``*Marks.* 1: this. 2: that.`` Empty for a learner's notebook, which has none."""
-    parts = _EARNS.split(text.partition(_RUBRIC)[2].strip())[1:]
-    return tuple((int(points), earns.rstrip(".")) for points, earns in zip(parts[::2], parts[1::2], strict=True))
+    return tuple(found)
 
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
@@ -189,8 +177,7 @@ _CHECKS = re.compile(r"check\([\"']([0-9]{2})\.[0-9]+[\"']")
 _NAME = re.compile(r"^([0-9]{2})_")
 
 
-@dataclass(frozen=True)
-class AnswerSource:
+class AnswerSource(NamedTuple):
     """Source of a task's answer (None if it is missing), with remarks on it."""
 
     task: Task
@@ -198,40 +185,30 @@ class AnswerSource:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """Answers read from a notebook, and remarks on all of it."""
+class Exercise(NamedTuple):
+    """Answers read from a notebook, remarks on all of it, and its questions in ``words``, which a person marks."""
 
     chapter: int
     answers: tuple[AnswerSource, ...]
     remarks: tuple[str, ...]
     words: tuple[WrittenQuestion, ...]
-    """Questions that a person marks."""
 
 
 def read_exercise(path: Path) -> Exercise:
     """Return the answers in the notebook at ``path``. Raises `Unreadable`, also if it is no exercise of the book."""
-    cells = code_cells(path)
-    chapter = _chapter(cells, path.name)
+    notebook = _open(path)
+    chapter = _chapter(notebook.code, path.name)
     asked = list_tasks(chapter) if chapter is not None else []
     if chapter is None or not asked or not _reference(chapter):
         raise Unreadable("is not an exercise of this book: no cell has the id of one")
-    answers = tuple(_answer(task, cells) for task in asked)
-    remarks = (*_of_version(path), *_remarks(chapter, cells))
-    return Exercise(chapter, answers, remarks, in_words(chapter, text_cells(path)))
-
-
-def _of_version(path: Path) -> Iterator[str]:
-    """Yield a remark on a notebook of another version of the book, whose tasks may have other numbers."""
-    version = _text(_dict(_dict(_notebook(path).get("metadata")).get("dpbook")).get("version"))
-    if version and version != __version__:
-        yield f"the notebook is from version {version} of the book, but is graded with version {__version__}"
+    answers = tuple(_answer(task, notebook.code) for task in asked)
+    return Exercise(chapter, answers, tuple(_remarks(chapter, notebook)), in_words(chapter, notebook.texts))
 
 
 def exercise_of(path: Path) -> int | None:
     """Guess the chapter of the exercise at ``path`` from its cells, or from the file name if it cannot be read."""
     try:
-        cells = code_cells(path)
+        cells = _open(path).code
     except Unreadable:
         cells = []
     return _chapter(cells, path.name)
@@ -246,8 +223,9 @@ def _chapter(cells: Sequence[Cell], name: str) -> int | None:
 
 def _answer(task: Task, cells: Sequence[Cell]) -> AnswerSource:
     own_id = f"answer-{task.id.partition('.')[2]}"
-    held = [c for c in cells if c.grade_id == task.answer_cell or (c.id == own_id and not _of_another(c, task))]
-    defining = [c for c in cells if task.answer in _defined(c.source) and SETUP not in c.tags]
+    others = [cell for cell in cells if _GRADE_ID.fullmatch(cell.grade_id) and cell.grade_id != task.answer_cell]
+    held = [c for c in cells if c.grade_id == task.answer_cell or (c.id == own_id and c not in others)]
+    defining = [c for c in cells if task.answer in _names(c.source).defined and SETUP not in c.tags]
     right = [cell for cell in held if cell in defining]
     remarks = []
     if len(held) > 1:
@@ -265,36 +243,32 @@ def _answer(task: Task, cells: Sequence[Cell]) -> AnswerSource:
     text = chosen[0].source
     if not text.strip():
         return AnswerSource(task, None, (*remarks, f"the cell {task.answer_cell} is empty"))
-    return AnswerSource(task, text, (*remarks, *_lost(task, text, cells), *_not_own(task, text)))
-
-
-def _not_own(task: Task, text: str) -> Iterator[str]:
-    """Yield a remark for each library function that an answer seems to call instead of implementing it."""
-    for name in called_in(text, task.write_your_own):
-        yield f"the answer to {task.id} calls {name}, which solves the task: implement it yourself"
-
-
-def _of_another(cell: Cell, task: Task) -> bool:
-    return bool(_GRADE_ID.fullmatch(cell.grade_id)) and cell.grade_id != task.answer_cell
+    solved = (
+        f"the answer to {task.id} calls {name}, which solves the task: implement it yourself"
+        for name in called_in(text, task.write_your_own)
+    )
+    return AnswerSource(task, text, (*remarks, *_lost(task, text, cells), *solved))
 
 
 def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
     """Yield names that the answer uses but that are defined only in cells that are not graded."""
-    reference = _reference(task.chapter)
-    given = {name for cell in reference for name in _bound(cell.source)}
-    own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _bound(cell.source)}
-    for name in sorted(_used(text) & own - given - _bound(text)):
+    given = {name for cell in _reference(task.chapter) for name in _names(cell.source).bound}
+    own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _names(cell.source).bound}
+    mine = _names(text)
+    for name in sorted(mine.used & own - given - mine.bound):
         yield f"{name} is defined in a cell that is not graded: move it into {task.answer_cell}"
 
 
-def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield remarks if the notebook is from another edition of the book, or from another course."""
-    of = next((f"course {found[1]}" for cell in cells if (found := _COURSE.search(cell.source))), "the book")
+def _remarks(chapter: int, notebook: SubmittedNotebook) -> Iterator[str]:
+    """Yield remarks if the notebook is of another version, whose tasks may have other numbers, or another course."""
+    if notebook.version and notebook.version != __version__:
+        yield f"the notebook is from version {notebook.version} of the book, but is graded with version {__version__}"
+    of = next((f"course {found[1]}" for cell in notebook.code if (found := _COURSE.search(cell.source))), "the book")
     by = "the book" if current_course() is None else f"course {current_course()}"
     if of != by:
         yield f"the notebook has the numbers of {of}, but was graded with those of {by}"
     known = {grade_id: task for task in list_tasks(chapter) for grade_id in (task.answer_cell, task.check_cell)}
-    for cell in cells:
+    for cell in notebook.code:
         if cell.grade_id.startswith(("answer-", "check-")) and cell.grade_id not in known:
             yield f"the cell {cell.grade_id!r} belongs to no task of this edition and was ignored"
         elif cell.grade_id.startswith("check-") and cell.points != known[cell.grade_id].points:
@@ -305,18 +279,13 @@ def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
 def program(task: Task, answers: Sequence[AnswerSource]) -> list[tuple[str, str]]:
     """Name and text of the cells to run for a task: setup, what the answer uses of the others, and the answer."""
     texts = {source.task.answer_cell: source.text or "" for source in answers}
-    others = [(cell, texts.get(cell.grade_id, cell.source)) for cell in _reference(task.chapter)]
-    own = texts[task.answer_cell]
-    chosen, needed = {task.answer_cell}, _used(own)
-    while True:
-        more = {_name(cell) for cell, text in others if _defined(text) & needed and _usable(cell)} - chosen
-        if not more:
-            break
-        chosen |= more
-        needed |= {name for cell, text in others if _name(cell) in more for name in _used(text)}
-    return [
-        (f"<{_name(cell)}>", as_python(text)) for cell, text in others if _name(cell) in chosen or SETUP in cell.tags
-    ]
+    cells = [cell._replace(source=texts.get(cell.grade_id, cell.source)) for cell in _reference(task.chapter)]
+    usable = [cell for cell in cells if not cell.grade_id.startswith("check-") and KEEP_OUTPUT not in cell.tags]
+    chosen, needed = {task.answer_cell}, _names(texts[task.answer_cell]).used
+    while more := [c for c in usable if c.name not in chosen and _names(c.source).defined & needed]:
+        chosen |= {cell.name for cell in more}
+        needed = needed.union(*(_names(cell.source).used for cell in more))
+    return [(f"<{c.name}>", as_python(c.source)) for c in cells if c.name in chosen or SETUP in c.tags]
 
 
 def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
@@ -327,8 +296,8 @@ def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
 @cache
 def _reference(chapter: int) -> tuple[Cell, ...]:
     """Return the code cells of the exercise as a learner gets it; empty if there is no exercise."""
-    path = _published(chapter)
-    return tuple(code_cells(path)) if path else ()
+    path = next(iter(sorted((checkout.book() / "exercises").glob(f"{chapter:02}_*.ipynb"))), None)
+    return tuple(_open(path).code) if path else ()
 
 
 def given_text(task_id: str) -> str:
@@ -337,38 +306,22 @@ def given_text(task_id: str) -> str:
     return next((cell.source for cell in _reference(int(task_id[:2])) if cell.grade_id == cell_of), "")
 
 
-def _published(chapter: int) -> Path | None:
-    return next(iter(sorted((checkout.book() / "exercises").glob(f"{chapter:02}_*.ipynb"))), None)
+class _Names(NamedTuple):
+    """The names that a cell defines, those that it reads, and those that it defines or imports."""
 
-
-def _usable(cell: Cell) -> bool:
-    return not cell.grade_id.startswith("check-") and KEEP_OUTPUT not in cell.tags
-
-
-def _name(cell: Cell) -> str:
-    return cell.grade_id or cell.id
-
-
-def _defined(text: str) -> set[str]:
-    return _names(text)[0]
-
-
-def _bound(text: str) -> set[str]:
-    return _defined(text) | _names(text)[2]
-
-
-def _used(text: str) -> set[str]:
-    return _names(text)[1]
+    defined: frozenset[str] = frozenset()
+    used: frozenset[str] = frozenset()
+    bound: frozenset[str] = frozenset()
 
 
 @cache
-def _names(text: str) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that a cell defines, reads and imports; none if it is not valid Python."""
+def _names(text: str) -> _Names:
+    """Return the names of a cell; none if it is not valid Python."""
     try:
         tree = parse_cell(text)
-        aliases = (
-            alias for node in ast.walk(tree) for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)
-        )
-        return defined(tree), used(tree), {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+        own = defined(tree)
+        aliases = [node for node in ast.walk(tree) if isinstance(node, ast.alias)]
+        imported = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+        return _Names(frozenset(own), frozenset(names(tree, ast.Load)), frozenset(own | imported))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set(), set(), set()
+        return _Names()

@@ -1,8 +1,7 @@
 """A course that nbgrader runs: its folder, and what nbgrader is to do otherwise for exercises of the book."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dpbook.classroom.tasks.notebook_cells import dumps
 from dpbook.core import DpbookError, checkout, write_atomically
@@ -20,12 +19,11 @@ configure(c, seed={seed}, course={course})
 '''
 
 
-@dataclass(frozen=True)
-class CourseFiles:
+class CourseFiles(NamedTuple):
     """Files of a course: those that are new, and those that were there and differ from what would be written now."""
 
-    written: tuple[Path, ...]
-    unchanged: tuple[Path, ...]
+    written: list[Path]
+    unchanged: list[Path]
 
 
 def write_course_files(folder: Path, seed: int, course: int | None) -> CourseFiles:
@@ -36,21 +34,16 @@ def write_course_files(folder: Path, seed: int, course: int | None) -> CourseFil
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).exists():
         raise DpbookError(f"folder must be empty, new, or a course with {CONFIG}, got {str(folder)!r}")
-    wanted = {folder / CONFIG: TEXT.format(seed=seed, course=course).encode()}
-    for name, content in _sources(course):
-        wanted[folder / "source" / Path(name).stem / name] = content
+    if course is None:
+        sources = {path.name: path.read_bytes() for path in checkout.solutions().glob("*.ipynb")}
+    else:
+        from dpbook.classroom.course import solutions  # loads what is also started as a module
+
+        sources = {name: dumps(notebook) for name, notebook in solutions(course)}
+    wanted = {folder / "source" / Path(name).stem / name: content for name, content in sources.items()}
+    wanted[folder / CONFIG] = TEXT.format(seed=seed, course=course).encode()
     there = {path for path in wanted if path.exists() or path.is_symlink()}
     for path in wanted.keys() - there:
         write_atomically(path, wanted[path])
     changed = {path for path in there if path.name != CONFIG and path.read_bytes() != wanted[path]}
-    return CourseFiles(tuple(sorted(wanted.keys() - there)), tuple(sorted(changed)))
-
-
-def _sources(course: int | None) -> Iterator[tuple[str, bytes]]:
-    if course is None:
-        for path in sorted(checkout.solutions().glob("*.ipynb")):
-            yield path.name, path.read_bytes()
-    else:
-        from dpbook.classroom.course import solutions  # loads what is also started as a module
-
-        yield from ((name, dumps(notebook)) for name, notebook in solutions(course))
+    return CourseFiles(sorted(wanted.keys() - there), sorted(changed))

@@ -51,8 +51,7 @@ class _Side:
     def step(self) -> None:
         """Execute the next request, and send its result."""
         try:
-            what, *given = self._receive()
-            result = getattr(self, "_do_" + what)(*given)
+            result = self._execute(self._receive())
             reply = {"value": write(result, self._arrays, self._named)}
         except Ended:
             raise
@@ -62,11 +61,40 @@ class _Side:
             reply = {"failed": self._failure(error)}
         self._send(reply)
 
-    def _do_load(self, cells: list[tuple[str, str]], name: str, write_your_own: list[str]) -> bool:
-        """Run cells, each with the name of its file, and refuse what they may not call.
+    def _execute(self, request: tuple[Any, ...]) -> Any:
+        match request:
+            case "load", cells, name, write_your_own:
+                return self._load(cells, name, write_your_own)
+            case ("kind",):
+                return kind_of(self._answer)
+            case ("value",):
+                return plain(self._answer)
+            case "call", target, args, live, after:
+                return self._call(target, args, live, after)
+            case "each", calls:
+                return [plain(self._answer(*args)) for args in calls]
+            case "arguments", generator:  # of the call that made it, as they are now
+                return next([plain(arg) for arg in args] for made, args in self._generators if made is generator)
+            case "method", target, name, args:
+                return getattr(target, name)(*args)
+            case "get", target, name:
+                return getattr(target, name)
+            case "send", generator, value:
+                try:
+                    return "yielded", generator.send(value)
+                except StopIteration as stop:
+                    return "returned", stop.value
+            case "beside", through, args:
+                return plain(through(self._answer, *args))
+            case ("reset",):
+                self._live.clear()
+                self._generators.clear()
+                self._arrays = SharedArrays(1, weak=True)
+                return None
+        raise ValueError(f"an unknown request: {request!r}")
 
-        Return whether they left an answer.
-        """
+    def _load(self, cells: list[tuple[str, str]], name: str, write_your_own: list[str]) -> bool:
+        """Run cells, each with the name of its file. Return whether they left an answer."""
         _without_checks()
         refuse(write_your_own)
         self._names["__name__"] = "__main__"
@@ -76,52 +104,17 @@ class _Side:
         self._answer = self._names.get(name)
         return name in self._names
 
-    def _do_kind(self) -> str:
-        return kind_of(self._answer)
-
-    def _do_value(self) -> Any:
-        return plain(self._answer)
-
-    def _do_call(self, target: Any, args: tuple[Any, ...], live: bool, after: bool) -> Any:
+    def _call(self, target: Any, args: tuple[Any, ...], live: bool, after: bool) -> Any:
         """Return the result of a call and, if ``after``, its arguments as they are after it.
 
-        A generator has run no line yet: `_do_arguments` has its arguments when it has.
+        A generator has run no line yet: the request "arguments" has its arguments when it has.
         """
         result = (self._answer if target is None else target)(*args)
         result = result if live else plain(result)
         if after and isinstance(result, Generator):
             self._generators.append((result, args))
             return result, None
-        return (result, [plain(arg) for arg in args]) if after else (result, None)
-
-    def _do_each(self, calls: list[tuple[Any, ...]]) -> list[Any]:
-        """Return the result of each of ``calls``."""
-        return [plain(self._answer(*args)) for args in calls]
-
-    def _do_arguments(self, generator: Any) -> list[Any]:
-        """Return the arguments of the call that made ``generator``, as they are now."""
-        args = next(args for made, args in self._generators if made is generator)
-        return [plain(arg) for arg in args]
-
-    def _do_method(self, target: Any, name: str, args: tuple[Any, ...]) -> Any:
-        return getattr(target, name)(*args)
-
-    def _do_get(self, target: Any, name: str) -> Any:
-        return getattr(target, name)
-
-    def _do_send(self, target: Any, value: Any) -> Any:
-        try:
-            return ("yielded", target.send(value))
-        except StopIteration as stop:
-            return ("returned", stop.value)
-
-    def _do_beside(self, through: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        return plain(through(self._answer, *args))
-
-    def _do_reset(self) -> None:
-        self._live.clear()
-        self._generators.clear()
-        self._arrays = SharedArrays(1, weak=True)
+        return result, [plain(arg) for arg in args] if after else None
 
     def ask(self, number: int, method: str, args: tuple[Any, ...]) -> Any:
         """Call an object of the other side. Raises the errors of that call."""
@@ -167,8 +160,8 @@ class _Side:
         raise pickle.UnpicklingError
 
     def _failure(self, error: BaseException) -> dict[str, Any]:
-        stub = is_stub(error)
         given = next((n for each in causes(error) if (n := getattr(each, "number_given", None)) is not None), None)
+        report = {"stub": is_stub(error), "given": given, "name": type(error).__name__, "line": last_line(error)}
         try:
             summary, cause = blame(error)
         except BaseException:  # it cannot even be printed
@@ -177,9 +170,7 @@ class _Side:
             message = str(error)[:2000]
         except BaseException:
             message = ""
-        name, line = type(error).__name__, last_line(error)
-        report = {"summary": summary, "cause": cause, "stub": stub, "given": given}
-        return {**report, "name": name, "message": message, "line": line}
+        return {**report, "summary": summary, "cause": cause, "message": message}
 
 
 class _Reader(pickle.Unpickler):

@@ -94,15 +94,14 @@ class Clock(Limit):
         computed = self._computed() if now > self._begun + self._allowed else []
         if now > self._until or max(computed, default=0.0) > self._allowed or sum(computed) > self._left_now:
             return TimeLimitExceeded()
-        if now <= self._looked_around + LOOK_AROUND:
-            return None
-        self._looked_around = now
-        found = [held_and_computed(keeper, self.known) for keeper in self.keepers]
-        held, others = (sum(numbers) for numbers in zip((0, 0.0), *found, strict=True))
-        if held > HELD:
-            return MemoryLimitExceeded("more memory than the limit for an answer")
-        # Processes that the answer has started take its time.
-        return TimeLimitExceeded() if others > self._allowed else None
+        if now > self._looked_around + LOOK_AROUND:
+            self._looked_around = now
+            found = [held_and_computed(keeper, self.known) for keeper in self.keepers]
+            if sum(held for held, _ in found) > HELD:
+                return MemoryLimitExceeded("more memory than the limit for an answer")
+            if sum(seconds for _, seconds in found) > self._allowed:  # of processes that the answer has started
+                return TimeLimitExceeded()
+        return None
 
     def _computed(self) -> list[float]:
         """Return the CPU seconds in this call, of each process."""

@@ -1,6 +1,6 @@
 """Containment of an answer by the kernel: namespaces, Landlock, another user, limits.
 
-Linux alone. Each function says what it could do; what could not be done is reported as "not contained".
+Linux alone. The `attempted` functions return what they could do; the rest is reported as "not contained".
 """
 
 import ctypes
@@ -10,9 +10,9 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 GUARDS = {
     "files": "answers can read only Python and dpbook, and write only to their own folder",
@@ -43,28 +43,34 @@ _READ = 0b1101  # execute, read a file, list a folder
 _FILE_ONLY = 0b0111 | 1 << 14 | 1 << 15  # execute, write, read, truncate, ioctl
 
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
 def _c(name: str, *args: Any) -> int:
     """Call a function of libc. Raises `OSError`."""
     if sys.platform != "linux":
         raise OSError(f"{name}: not on this system")
-    result: int = getattr(_libc(), name)(*args)
+    result: int = getattr(_LIBC, name)(*args)
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
     return result
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+P = ParamSpec("P")
 
 
-def can(work: Callable[[], object]) -> bool:
-    """Do ``work`` if this system can; return whether it did."""
-    try:
-        work()
-    except (OSError, AttributeError):
-        return False
-    return True
+def attempted(work: Callable[P, None]) -> Callable[P, bool]:
+    """Decorate a function that this system may lack the means for: it returns whether it could do its work."""
+
+    @wraps(work)
+    def attempt(*args: P.args, **options: P.kwargs) -> bool:
+        try:
+            work(*args, **options)
+        except (OSError, AttributeError):
+            return False
+        return True
+
+    return attempt
 
 
 def die_with_parent() -> None:
@@ -78,19 +84,16 @@ def adopt_orphans() -> None:
         _c("prctl", _SUBREAPER, 1, 0, 0, 0)
 
 
-def leave_network() -> bool:
-    """Give this process namespaces of its own for mounts, network and messages; return whether it worked."""
-
-    def unshare() -> None:
-        user, group = os.getuid(), os.getgid()
-        _c("unshare", _NEWNS | _NEWNET | _NEWIPC | (_NEWUSER if user else 0))
-        if user:
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        _keep_mounts()
-
-    return can(unshare)
+@attempted
+def leave_network() -> None:
+    """Give this process namespaces of its own for mounts, network and messages."""
+    user, group = os.getuid(), os.getgid()
+    _c("unshare", _NEWNS | _NEWNET | _NEWIPC | (_NEWUSER if user else 0))
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _keep_mounts()
 
 
 def _keep_mounts() -> None:
@@ -123,47 +126,42 @@ def open_way(paths: Iterable[Path]) -> None:
                 os.close(handle)
 
 
-def leave_processes() -> bool:
+@attempted
+def leave_processes() -> None:
     """Children of this process are in a namespace of their own: with the first of them all the others end."""
-    return can(lambda: _c("unshare", _NEWPID))
+    _c("unshare", _NEWPID)
 
 
-def small_disk(folder: Path, size: int) -> bool:
+@attempted
+def small_disk(folder: Path, size: int) -> None:
     """Put a file system of ``size`` bytes on ``folder``, for this process and its children alone.
 
     All others are read-only for these, where the kernel can do that (Linux 5.12): Landlock does not keep the owner of
     a file from changing its mode.
     """
-
-    def mount() -> None:
-        _c("unshare", _NEWNS)
-        _keep_mounts()
-        everywhere = b"/", _RECURSIVE, struct.pack("QQQQ", _READ_ONLY, 0, 0, 0), 32
-        can(lambda: _c("syscall", _MOUNT_SETATTR, -100, *everywhere))
-        options = f"size={size},nr_inodes=4096,mode=711".encode()
-        _c("mount", b"none", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
-
-    return can(mount)
+    _c("unshare", _NEWNS)
+    _keep_mounts()
+    with suppress(OSError, AttributeError):
+        _c("syscall", _MOUNT_SETATTR, -100, b"/", _RECURSIVE, struct.pack("QQQQ", _READ_ONLY, 0, 0, 0), 32)
+    options = f"size={size},nr_inodes=4096,mode=711".encode()
+    _c("mount", b"none", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
-def confine(readable: Sequence[Path], writable: Sequence[Path]) -> bool:
+@attempted
+def confine(readable: Sequence[Path], writable: Sequence[Path]) -> None:
     """By Landlock: below ``readable`` this process may read, below ``writable`` do all; nothing elsewhere."""
-
-    def restrict() -> None:
-        version = _c("syscall", _CREATE_RULESET, None, 0, 1)
-        files = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
-        network, scopes = 0, 0b11 if version >= 6 else 0
-        given = struct.pack("QQQ", files, network, scopes)
-        size = 8 if version < 4 else 16 if version < 6 else 24
-        ruleset = _c("syscall", _CREATE_RULESET, given[:size], size, 0)
-        for paths, allowed in ((readable, _READ), (writable, files)):
-            for path in paths:
-                _allow(ruleset, path, allowed & files)
-        _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
-        _c("syscall", _RESTRICT_SELF, ruleset, 0)
-        os.close(ruleset)
-
-    return can(restrict)
+    version = _c("syscall", _CREATE_RULESET, None, 0, 1)
+    files = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
+    network, scopes = 0, 0b11 if version >= 6 else 0
+    given = struct.pack("QQQ", files, network, scopes)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    ruleset = _c("syscall", _CREATE_RULESET, given[:size], size, 0)
+    for paths, allowed in ((readable, _READ), (writable, files)):
+        for path in paths:
+            _allow(ruleset, path, allowed & files)
+    _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+    _c("syscall", _RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
 
 
 def _allow(ruleset: int, path: Path, allowed: int) -> None:
@@ -176,43 +174,37 @@ def _allow(ruleset: int, path: Path, allowed: int) -> None:
             os.close(handle)
 
 
-def refuse_lonely_memory() -> bool:
+@attempted
+def refuse_lonely_memory() -> None:
     """Refuse memory that is counted for no process, or outlives them, to this process and its children.
 
     That is shared memory without a file: what it holds stays when a process no longer maps it.
     """
-
-    def refuse() -> None:
-        machine, mmap, others = _NO_LONELY_MEMORY.get(os.uname().machine, (0, 0, ()))
-        if not machine:
-            raise OSError("its system call numbers are unknown")
-        load, equal, at_least, mask, end = 0x20, 0x15, 0x35, 0x54, 0x06
-        no, yes = (end, 0, 0, 0x50001), (end, 0, 0, 0x7FFF0000)  # EPERM, as if it was not there
-        lines = [(load, 0, 0, 4), (equal, 1, 0, machine), no, (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), no]
-        lines += [line for other in others for line in ((equal, 0, 1, other), no)]
-        lines += [(equal, 0, 4, mmap), (load, 0, 0, 40), (mask, 0, 0, 0x21), (equal, 0, 1, 0x21), no, yes]
-        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
-        _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
-        _c("prctl", _SECCOMP, 2, struct.pack("HxxxxxxP", len(lines), ctypes.addressof(program)), 0, 0)
-
-    return can(refuse)
+    machine, mmap, others = _NO_LONELY_MEMORY.get(os.uname().machine, (0, 0, ()))
+    if not machine:
+        raise OSError("its system call numbers are unknown")
+    load, equal, at_least, mask, end = 0x20, 0x15, 0x35, 0x54, 0x06
+    no, yes = (end, 0, 0, 0x50001), (end, 0, 0, 0x7FFF0000)  # EPERM, as if it was not there
+    lines = [(load, 0, 0, 4), (equal, 1, 0, machine), no, (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), no]
+    lines += [line for other in others for line in ((equal, 0, 1, other), no)]
+    lines += [(equal, 0, 4, mmap), (load, 0, 0, 40), (mask, 0, 0, 0x21), (equal, 0, 1, 0x21), no, yes]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+    _c("prctl", _SECCOMP, 2, struct.pack("HxxxxxxP", len(lines), ctypes.addressof(program)), 0, 0)
 
 
-def drop(user: int | None) -> bool:
-    """Switch to ``user`` (None: keep the current one) and drop all privileges for good; return whether it worked."""
+@attempted
+def become(user: int) -> None:
+    """Switch to ``user`` for good."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
-    def become() -> None:
-        if user is None:
-            raise OSError("no other user to switch to")
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
 
-    another = can(become)
+def drop_privileges() -> None:
     with suppress(OSError):
         _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
         _c("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))
-    return another
 
 
 def mapped() -> int:

@@ -131,25 +131,17 @@ class SharedArrays:
 
     def reference(self, array: Array) -> Reference:
         """Return a reference by which the other side finds ``array``, copied first if its elements have gaps."""
-        owner, number, array = self._memory(array)
-        offset = _address(array) - _address(owner) if array.size else 0
-        return [number, array.dtype.str, offset, array.shape, array.strides]
-
-    def _memory(self, array: Array) -> tuple[Array, int, Array]:
-        """Return the registered array in whose memory ``array`` lies (now, if none was), its number, and ``array``."""
         owner = array
-        while True:
-            number = self._numbers.get(id(owner), -1)
-            if self._owner(number) is owner:
-                return owner, number, array
-            if type(owner.base) is not np.ndarray:
+        while self._owner(number := self._numbers.get(id(owner), -1)) is not owner:
+            if type(owner.base) is not np.ndarray:  # none in whose memory it lies was registered
+                if not (self._weak and _is_whole(owner)):
+                    owner = array = array if _is_whole(array) else array.copy()
+                number, self._next = self._next, self._next + 2
+                self._put(number, owner)
                 break
             owner = owner.base
-        if not (self._weak and _is_whole(owner)):
-            owner = array = array if _is_whole(array) else array.copy()
-        number, self._next = self._next, self._next + 2
-        self._put(number, owner)
-        return owner, number, array
+        offset = _address(array) - _address(owner) if array.size else 0
+        return [number, array.dtype.str, offset, array.shape, array.strides]
 
     def _put(self, number: int, owner: Array) -> None:
         self._bytes += owner.nbytes
@@ -167,10 +159,8 @@ class SharedArrays:
         try:
             number, dtype, offset, shape, strides = reference
             kind = np.dtype(str(dtype))
-            if kind.kind not in KINDS:
-                raise ValueError
             owner = self._owner(number)
-            if owner is None:
+            if kind.kind not in KINDS or owner is None:
                 raise ValueError
             return np.ndarray(tuple(shape), kind, _raw(owner), offset, tuple(strides))
         except (ValueError, TypeError, OverflowError, MemoryError):
@@ -203,13 +193,13 @@ class SharedArrays:
         begin = 0
         try:
             for number, length in head:
-                if type(number) is not int or type(length) is not int:
+                if type(number) is not int or type(length) is not int or length < -1:
                     raise ValueError
                 if length == -1:
                     self._drop(number)
                     continue
                 part, begin = data[begin : begin + length], begin + length
-                if length < 0 or len(part) != length:
+                if len(part) != length:
                     raise ValueError
                 self._take(number, part)
         except (ValueError, TypeError):
@@ -264,93 +254,87 @@ class BadValue(Exception):
 
 def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]]) -> Any:
     """Return a form of ``value`` that `json` can write. ``live`` names what is no plain data. Raises `NotPlain`."""
-    return _written(value, arrays, live, [MAX_ITEMS], MAX_DEPTH)
+    remaining = MAX_ITEMS
+
+    def written(value: Any, depth: int) -> Any:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0 or depth < 0:
+            raise NotPlain(TOO_LARGE)
+        kind = type(value)
+        if kind in _PLAIN_JSON or (kind is int and -_BIG < value < _BIG):
+            return value
+        if kind in (list, tuple, set, frozenset):
+            items = [written(item, depth - 1) for item in value]
+            return items if kind is list else {kind.__name__: items}
+        if kind is dict:
+            return {"dict": [[written(key, depth - 1), written(item, depth - 1)] for key, item in value.items()]}
+        if kind is np.ndarray and value.dtype.kind in KINDS:
+            return {"array": arrays.reference(value)}
+        try:
+            simple = plain(value)
+        except NotPlain:
+            return live(value)
+        if type(simple) is not kind:
+            return written(simple, depth)
+        match simple:
+            case int():
+                return {"int": hex(simple)}
+            case complex():
+                return {"complex": [simple.real, simple.imag]}
+            case bytes():
+                return {"bytes": simple.hex()}
+            case Schedule():
+                return {"schedule": to_json(simple)}
+        return {"...": None}
+
+    return written(value, MAX_DEPTH)
 
 
-def _written(
-    value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]], budget: list[int], depth: int
-) -> Any:
-    budget[0] -= 1
-    if budget[0] < 0 or depth < 0:
-        raise NotPlain(TOO_LARGE)
-    kind = type(value)
-    if kind in _PLAIN_JSON or (kind is int and -_BIG < value < _BIG):
-        return value
-    if kind in (list, tuple, set, frozenset):
-        items = [_written(item, arrays, live, budget, depth - 1) for item in value]
-        return items if kind is list else {kind.__name__: items}
-    if kind is dict:
-        return {"dict": [[_written(each, arrays, live, budget, depth - 1) for each in pair] for pair in value.items()]}
-    if kind is np.ndarray and value.dtype.kind in "biufc":
-        return {"array": arrays.reference(value)}
-    try:
-        simple = plain(value)
-    except NotPlain:
-        return live(value)
-    return _atom(simple) if type(simple) is kind else _written(simple, arrays, live, budget, depth)
-
-
-def _atom(value: Any) -> Any:
-    match value:
-        case int():
-            return {"int": hex(value)}
-        case complex():
-            return {"complex": [value.real, value.imag]}
-        case bytes():
-            return {"bytes": value.hex()}
-        case Schedule():
-            return {"schedule": to_json(value)}
-    return {"...": None}
-
-
-def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]) -> Any:
+def read(message: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]) -> Any:
     """Return the value that `write` encoded. ``live`` returns the object for a name. Raises `BadValue`."""
+    remaining = MAX_ITEMS
+
+    def spend(items: int) -> None:
+        nonlocal remaining
+        remaining -= items
+        if remaining < 0:
+            raise ValueError
+
+    def value_of(message: Any, depth: int) -> Any:
+        spend(1)
+        if depth < 0:
+            raise ValueError
+        if type(message) is list:
+            return [value_of(item, depth - 1) for item in message]
+        if type(message) is not dict:
+            return message
+        ((kind, content),) = message.items()
+        if kind in ("set", "frozenset", "dict"):
+            spend(KEY * len(content))
+        match kind:
+            case "tuple" | "set" | "frozenset":
+                return _SEQUENCES[kind](value_of(item, depth - 1) for item in content)
+            case "dict":
+                return {value_of(key, depth - 1): value_of(item, depth - 1) for key, item in content}
+            case "array":
+                array = arrays.resolve(content)
+                spend(array.nbytes // PAGE)
+                return array
+            case "int":
+                return int(content, 16)
+            case "complex":
+                real, imag = content
+                return complex(real, imag)
+            case "bytes":
+                return bytes.fromhex(content)
+            case "schedule":
+                return from_json(content)
+            case "...":
+                return ...
+        return live(message)
+
     try:
-        return _read(written, arrays, live, [MAX_ITEMS], MAX_DEPTH)
+        return value_of(message, MAX_DEPTH)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, BadReference, DpbookError):
         raise BadValue("a message that does not encode a value") from None
-
-
-def _read(
-    message: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], budget: list[int], depth: int
-) -> Any:
-    budget[0] -= 1
-    if budget[0] < 0 or depth < 0:
-        raise ValueError
-    if type(message) is list:
-        return [_read(item, arrays, live, budget, depth - 1) for item in message]
-    if type(message) is not dict:
-        return message
-    ((kind, what),) = message.items()
-    if kind in ("set", "frozenset", "dict"):
-        _spend(budget, KEY * len(what))
-    if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_read(item, arrays, live, budget, depth - 1) for item in what)
-    match kind:
-        case "dict":
-            return {
-                _read(key, arrays, live, budget, depth - 1): _read(item, arrays, live, budget, depth - 1)
-                for key, item in what
-            }
-        case "array":
-            array = arrays.resolve(what)
-            _spend(budget, array.nbytes // PAGE)
-            return array
-        case "int":
-            return int(what, 16)
-        case "complex":
-            real, imag = what
-            return complex(real, imag)
-        case "bytes":
-            return bytes.fromhex(what)
-        case "schedule":
-            return from_json(what)
-        case "...":
-            return ...
-    return live(message)
-
-
-def _spend(budget: list[int], items: int) -> None:
-    budget[0] -= items
-    if budget[0] < 0:
-        raise ValueError

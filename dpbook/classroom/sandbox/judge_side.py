@@ -118,19 +118,18 @@ class Worker:
         reply = self._guarded(self._exchange, (kind, *given))
         for _ in range(MAX_ASKED):
             if "ask" not in reply:
-                return self._result(reply)
+                break
             self._clock.look()  # who asks without end is late, too
             reply = self._guarded(self._exchange, self._served(reply))
-        self.broken = True
-        raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
-
-    def _result(self, reply: dict[str, Any]) -> Any:
+        else:
+            self.broken = True
+            raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
         if "failed" in reply:
             raise self._guarded(self._failure, reply["failed"])
         if "not plain" in reply:
             text = clean(str(reply["not plain"]))
             raise Wrong(NOT_PLAIN, text, cause=text)
-        return self._guarded(self._value, reply)
+        return self._guarded(lambda: read(reply["value"], self._arrays, self._live))
 
     def _guarded(self, work: Callable[..., Any], *given: Any) -> Any:
         try:
@@ -159,7 +158,7 @@ class Worker:
 
     def _asked(self, reply: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         number, method, given = reply["ask"]
-        args, options = self._read(given)
+        args, options = read(given, self._arrays, self._live)
         target = self._ours[number]
         if method and method not in type(target).OFFERS:
             raise KeyError(method)
@@ -199,12 +198,6 @@ class Worker:
         if "printed" in reply:
             self._print(str(reply["printed"]))
         return reply
-
-    def _value(self, reply: dict[str, Any]) -> Any:
-        return self._read(reply["value"])
-
-    def _read(self, written: Any) -> Any:
-        return read(written, self._arrays, self._live)
 
     def _live(self, name: dict[str, Any]) -> Any:
         number, kind, type_name, methods = name["live"]

@@ -70,8 +70,7 @@ class RemoteAnswer(Answer):
         self._all: list[Worker] = []
         self._mine: dict[int, Worker] = {}
         self._generators: list[tuple[Worker, RemoteGenerator, tuple[Any, ...]]] = []
-        self._loaded: str | None = None
-        self._broken: Wrong | None = None
+        self._loaded: str | Wrong | None = None
         self._lock = threading.Lock()
         self._ended = False
         self._clock = Clock(HURRIED_PATIENCE if hurried else PATIENCE)
@@ -104,18 +103,17 @@ class RemoteAnswer(Answer):
         def function(*own: Any) -> Any:
             return self._one(own, live=True, unchanged=unchanged)
 
+        def called() -> Any:
+            self._generators = []
+            result = plain(other(function, *given))
+            for worker, generator, before in self._generators:
+                check_unchanged(before, worker.request("arguments", generator))
+            return result
+
         function.__name__ = function.__qualname__ = self._name
         function.hosted = self._hosted  # type: ignore[attr-defined]
         function.each = self._each  # type: ignore[attr-defined]
-        return self._run(lambda: self._through(other, function, given), seconds)
-
-    def _through(self, other: Through, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-        """Return ``other(function, *given)``; generators that it ran must have left their arguments as they were."""
-        self._generators = []
-        result = plain(other(function, *given))
-        for worker, generator, before in self._generators:
-            check_unchanged(before, worker.request("arguments", generator))
-        return result
+        return self._run(called, seconds)
 
     def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
         """Call the learner's function once, in the process of this thread."""
@@ -135,23 +133,22 @@ class RemoteAnswer(Answer):
         self.beside = True
         return self._worker().request("beside", harness, args)
 
-    def _each(self, calls: Sequence[tuple[Any, ...]], other_hashes: bool) -> list[Any]:
+    def _each(self, calls: Sequence[tuple[Any, ...]], other_hashes: bool) -> Any:
         """Return the results of calls in the process of this thread, or in one whose strings have other hashes."""
-        if other_hashes and self._other is None:
-            self._other = self._start(Kind.OTHER_HASHES)
-        worker = self._other if other_hashes and self._other is not None else self._worker()
-        returned: list[Any] = worker.request("each", list(calls))
-        return returned
+        if not other_hashes:
+            return self._worker().request("each", list(calls))
+        self._other = self._other or self._start(Kind.OTHER_HASHES)
+        return self._other.request("each", list(calls))
 
     def _kind(self) -> str:
         """Run the cells, once. Raises what that came to, in every check."""
-        if self._loaded is None and self._broken is None:
+        if self._loaded is None:
             try:
                 self._loaded = self._run(lambda: self._worker().request("kind"), LOAD_SECONDS, loading=True)
             except Wrong as wrong:
-                self._broken = wrong
-        if self._broken is not None:
-            raise self._broken
+                self._loaded = wrong
+        if isinstance(self._loaded, Wrong):
+            raise self._loaded
         return self._loaded or ""
 
     def _worker(self) -> Worker:
@@ -221,9 +218,7 @@ class RemoteAnswer(Answer):
                     return NotAnswered()
                 case Wrong():
                     return each
-        if isinstance(cause_of_end, Failed):
-            return Wrong("a result, no error", cause_of_end.message, cause=cause_of_end.cause)
-        blamed = blame(cause_of_end)
+        blamed = cause_of_end if isinstance(cause_of_end, Failed) else blame(cause_of_end)
         return Wrong("a result, no error", blamed.message, cause=blamed.cause)
 
     def _end_call(self) -> None:

@@ -27,11 +27,7 @@ PROCESSES = {False: 32, True: 128}
 SECONDS = 600
 """Most CPU seconds of a process in all; the limit of one call is lower, see `answer`."""
 DEVICES = [Path("/dev") / name for name in ("null", "random", "urandom")]
-_SYSTEM = [
-    Path(path) for path in (
-        "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys"
-    )
-]  # fmt: skip
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys")
 HIDDEN = frozenset({"judge.py", "__pycache__"})
 """Names of files and folders of the book that no answer may read."""
 
@@ -49,18 +45,11 @@ def readable() -> list[Path]:
     """Return the paths that answers may read: Python, its packages, and all of dpbook except the judges of tasks.
 
     A judge also lies compiled in its chapter's ``__pycache__``, so no such folder can be read. Nor can the solutions,
-    which a checkout has.
+    which a checkout has: in the stead of a folder that contains the checkout stands all else that it contains.
     """
-    path = (Path(each) for each in sys.path if each and Path(each).is_dir())
     hidden = checkout.root() if checkout.is_checkout() else PACKAGE.resolve()
-    paths = [*_beside(hidden, [*_SYSTEM, Path(sys.base_prefix), Path(sys.prefix), *path])]
-    for place in (PACKAGE, *(PACKAGE / "book").glob("sim"), *(PACKAGE / "book").glob("ch*")):
-        paths += [item for item in place.iterdir() if item.name not in HIDDEN and item != PACKAGE / "book"]
-    return [*paths, PACKAGE / "book" / "__init__.py"]
-
-
-def _beside(hidden: Path, places: list[Path]) -> set[Path]:
-    """Return ``places``; in the stead of a folder that contains ``hidden``, return all else that it contains."""
+    path = (each for each in sys.path if each and Path(each).is_dir())
+    places = [Path(each) for each in (*_SYSTEM, sys.base_prefix, sys.prefix, *path)]
     found, opened = set[Path](), {hidden}
     while places:
         place = places.pop().resolve()
@@ -69,7 +58,10 @@ def _beside(hidden: Path, places: list[Path]) -> set[Path]:
         elif place not in opened:
             opened.add(place)
             places += place.iterdir()
-    return found
+    book = PACKAGE / "book"
+    for folder in (PACKAGE, *book.glob("sim"), *book.glob("ch*")):
+        found |= {item for item in folder.iterdir() if item.name not in HIDDEN and item != book}
+    return [*found, book / "__init__.py"]
 
 
 def serve(control: socket.socket, memory: int) -> None:
@@ -151,7 +143,8 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         folder.mkdir()
         user = rules.user
         if user is not None:
-            containment.can(lambda: os.chown(folder, user, user))
+            with contextlib.suppress(OSError):
+                os.chown(folder, user, user)
         os.chdir(folder)
         os.environ.update(HOME=str(folder), TMPDIR=str(folder))
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -161,10 +154,11 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         os.closerange(file + 1, 256)
         counted = user is not None or rules.processes  # else it would be all of whoever grades
         containment.limit(rules.memory, SECONDS, PROCESSES["torch" in sys.modules] if counted else None)
-        alone = containment.confine(
-            [Path("/")], [folder, *DEVICES]
-        )  # of what the keeper may read, and a folder of its own
-        guards = {**rules.guards, "files": rules.guards["files"] and alone, "user": containment.drop(user)}
+        # Of what the keeper may read, and a folder of its own.
+        alone = containment.confine([Path("/")], [folder, *DEVICES])
+        guards = {**rules.guards, "files": rules.guards["files"] and alone}
+        guards["user"] = user is not None and containment.become(user)
+        containment.drop_privileges()
         guards["memory"] = containment.refuse_lonely_memory()
         containment.die_with_parent()  # anew, for whoever has another user
         with socket.socket(fileno=file) as sock:

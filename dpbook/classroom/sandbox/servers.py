@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
 
 from dpbook.classroom.sandbox import containment
 from dpbook.core import PACKAGE, DpbookError, machine
@@ -35,12 +34,8 @@ OTHER_HASHES = ("03.2",)
 """The tasks whose answers are also tried in an interpreter whose strings have other hashes."""
 
 
-class Kind(enum.Enum):
-    """A kind of server."""
-
-    NUMPY = enum.auto()
-    TORCH = enum.auto()
-    OTHER_HASHES = enum.auto()
+Kind = enum.Enum("Kind", ["NUMPY", "TORCH", "OTHER_HASHES"])
+"""A kind of server."""
 
 
 MODULES = {Kind.NUMPY: NUMPY, Kind.TORCH: (*NUMPY, *TORCH), Kind.OTHER_HASHES: ("dpbook.replicas", "dpbook.book.ch03")}
@@ -95,20 +90,16 @@ class Servers:
         self._folder = tempfile.TemporaryDirectory(prefix="dpbook-", ignore_cleanup_errors=True)
         Path(self._folder.name).chmod(0o711)
         self._numbers = itertools.count()
-        needed = {Kind.NUMPY: True, Kind.TORCH: torch, Kind.OTHER_HASHES: other_hashes}
+        kinds = [Kind.NUMPY, *([Kind.TORCH] if torch else []), *([Kind.OTHER_HASHES] if other_hashes else [])]
         hashes = (seed % 2**31, seed % 2**31 + 1)
         self._started = {
-            kind: _start(MODULES[kind], MEMORY[kind is Kind.TORCH], hashes[kind is Kind.OTHER_HASHES])
-            for kind in Kind
-            if needed[kind]
+            kind: _start(MODULES[kind], MEMORY[kind is Kind.TORCH], hashes[kind is Kind.OTHER_HASHES]) for kind in kinds
         }
 
     def __enter__(self) -> "Servers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for control, server in self._started.values():
             control.close()
             server.kill()

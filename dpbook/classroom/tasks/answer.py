@@ -1,6 +1,5 @@
 """The answer to a task, behind a guard: checks request values and get plain data, or an error for the learner."""
 
-import contextlib
 import copy
 import io
 import linecache
@@ -13,6 +12,7 @@ import sysconfig
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -22,14 +22,12 @@ from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
 from dpbook.classroom.tasks.report import MAX_TEXT, LastCall, as_lines, describe_kind, one_line
 from dpbook.core import PACKAGE, Deadlock
 
-_OURS = tuple(
-    {
-        str(PACKAGE.resolve()) + os.sep,
-        *(path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))),
-        *(path + os.sep for path in site.getsitepackages()),
-        "<frozen ",
-        "<__array_function__",
-    }
+_OURS = (
+    str(PACKAGE.resolve()) + os.sep,
+    *(path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))),
+    *(path + os.sep for path in site.getsitepackages()),
+    "<frozen ",
+    "<__array_function__",
 )
 
 
@@ -42,6 +40,10 @@ class _Frame(NamedTuple):
     file: str
     line: int
     function: str
+
+    def __str__(self) -> str:
+        source = one_line(linecache.getline(self.file, self.line), MAX_TEXT // 3)
+        return f"line {self.line} of your code, in {self.function}" + (f": {source}" if source else "")
 
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
@@ -75,25 +77,18 @@ def running_loop(stacks: str) -> str:
     Of loops in loops it is the outermost ``while``, or the outermost ``for`` if there is none: the line that was
     running differs from run to run. A thread in a loop counts before one that waits for it.
     """
-    threads = [frames for thread in _threads(stacks) if (frames := _learners_stack(thread))]
+    texts = re.split(r"^(?=(?:Current thread|Thread) )", stacks, flags=re.MULTILINE)
+    threads = []
+    for text in sorted(texts, key=lambda text: not text.startswith("Current")):
+        found = [_Frame(file, int(line), function) for file, line, function in _FRAME.findall(text)]
+        if frames := [frame for frame in found if is_learners(frame.file)]:
+            threads.append(frames)
     for frames, word in product(threads, ("while", "for")):
         for frame in frames[::-1]:
             loops = [number for number, first in _around(frame) if first == word]
             if loops:
-                return _place(frame._replace(line=loops[-1]))
-    return _place(threads[0][0]) if threads else ""
-
-
-def _learners_stack(thread: str) -> list[_Frame]:
-    """Return the frames of the learner's code in one thread, the innermost first."""
-    frames = [_Frame(file, int(line), function) for file, line, function in _FRAME.findall(thread)]
-    return [frame for frame in frames if is_learners(frame.file)]
-
-
-def _threads(stacks: str) -> list[str]:
-    """Return the text of each thread, the one that was running first."""
-    threads = re.split(r"^(?=(?:Current thread|Thread) )", stacks, flags=re.MULTILINE)
-    return sorted(threads, key=lambda text: not text.startswith("Current"))
+                return str(frame._replace(line=loops[-1]))
+    return str(threads[0][0]) if threads else ""
 
 
 def _around(frame: _Frame) -> Iterator[tuple[int, str]]:
@@ -125,20 +120,9 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def last_line(error: BaseException) -> str:
     """Return the last line of the learner's own code on the way of an error, or ""."""
-    frames = list(_learners_frames(error))
-    return _place(frames[-1]) if frames else ""
-
-
-def _learners_frames(error: BaseException) -> Iterator[_Frame]:
-    """Yield the frames of the learner's code on the way of an error, the innermost last."""
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        if is_learners(frame.f_code.co_filename):
-            yield _Frame(frame.f_code.co_filename, number, frame.f_code.co_name)
-
-
-def _place(frame: _Frame) -> str:
-    source = one_line(linecache.getline(frame.file, frame.line), MAX_TEXT // 3)
-    return f"line {frame.line} of your code, in {frame.function}" + (f": {source}" if source else "")
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [_Frame(code.co_filename, line, code.co_name) for code, line in frames if is_learners(code.co_filename)]
+    return str(own[-1]) if own else ""
 
 
 CALL_SECONDS = 2.0
@@ -281,20 +265,17 @@ def call(
     `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
     """
     answer.note_call(LastCall(args if through is None and by_hand is None else by_hand, where))
-    make = partial(answer.call, args, through, unchanged, seconds)
     try:
-        return _called_once(answer.results, pickle.dumps((through, args)), make) if once else make()
+        if not once:
+            return answer.call(args, through, unchanged, seconds)
+        key = pickle.dumps((through, args))
+        if key not in answer.results:
+            answer.results[key] = answer.call(args, through, unchanged, seconds)
+        return answer.results[key]
     except NotAnswered:
         raise
     except Wrong as wrong:
         raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where))), wrong.cause) from None
-
-
-def _called_once(results: dict[bytes, Any], key: bytes, make_call: Callable[[], Any]) -> Any:
-    """Return the result of the first call with this key. An error is not remembered."""
-    if key not in results:
-        results[key] = make_call()
-    return results[key]
 
 
 def value(answer: Answer) -> Any:
@@ -330,7 +311,7 @@ class LocalAnswer(Answer):
 
     def _run(self, work: Callable[[], Any], seconds: float) -> Any:
         try:
-            with self._output.capture(), self._limit.call(seconds):
+            with redirect_stdout(self._output), redirect_stderr(self._output), self._limit.call(seconds):
                 return work()
         except Wrong:
             raise
@@ -380,9 +361,3 @@ class LimitedOutput(io.TextIOBase):
         shown = "".join(self.kept.splitlines(keepends=True)[:MAX_LINES])
         lost = self.written - len(shown)
         return shown + (f"… and {lost:,} more characters" if lost else "")
-
-    @contextlib.contextmanager
-    def capture(self) -> Iterator[None]:
-        """Capture what is printed during the block, including warnings."""
-        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self):
-            yield

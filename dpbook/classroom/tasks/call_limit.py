@@ -82,10 +82,19 @@ class ProcessLimit(Limit):
 
     @contextmanager
     def call(self, seconds: float) -> Iterator[None]:
-        seconds = self._shortened(min(seconds, self._whole))
-        os.pwrite(self._call, json.dumps(self._describe(seconds)).encode(), 0)  # over what may be longer
+        seconds = min(seconds, self._whole)
+        if self._history.timed_out:
+            seconds = min(seconds, max(AFTER_TIMEOUT * seconds, SLOWER * self._history.longest))
+        on_clock = PATIENCE * seconds
+        whole, whole_on_clock = (f"{limit:g} s in this check" for limit in (self._whole, PATIENCE * self._whole))
+        limits = {
+            str(int(signal.SIGPROF)): f"{seconds:g} s" if seconds <= self._cpu_left else whole,
+            str(int(signal.SIGALRM)): f"{on_clock:g} s" if on_clock <= self._clock_left else whole_on_clock,
+        }  # in words, by the signal of the timer
+        noted = {"check": self.check, **self._noted, **limits}
+        os.pwrite(self._call, json.dumps(noted).encode(), 0)  # over what may be longer
         cpu, clock = time.process_time(), time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, max(min(PATIENCE * seconds, self._clock_left), LEAST))
+        signal.setitimer(signal.ITIMER_REAL, max(min(on_clock, self._clock_left), LEAST))
         signal.setitimer(signal.ITIMER_PROF, max(min(seconds, self._cpu_left), LEAST))
         try:
             yield
@@ -96,16 +105,3 @@ class ProcessLimit(Limit):
             self._cpu_left -= used
             self._clock_left -= time.monotonic() - clock
         self._history.longest = max(self._history.longest, used)
-
-    def _shortened(self, seconds: float) -> float:
-        if not self._history.timed_out:
-            return seconds
-        return min(seconds, max(AFTER_TIMEOUT * seconds, SLOWER * self._history.longest))
-
-    def _describe(self, seconds: float) -> dict[str, object]:
-        """Return the check, the call, and its limits in words by the signal of the timer."""
-        cpu = f"{seconds:g} s" if seconds <= self._cpu_left else f"{self._whole:g} s in this check"
-        clock = PATIENCE * seconds
-        waiting = f"{clock:g} s" if clock <= self._clock_left else f"{PATIENCE * self._whole:g} s in this check"
-        limits = {str(int(signal.SIGPROF)): cpu, str(int(signal.SIGALRM)): waiting}
-        return {"check": self.check, **self._noted, **limits}

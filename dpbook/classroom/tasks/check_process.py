@@ -10,10 +10,9 @@ import pickle
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook.classroom.tasks.answer import LocalAnswer
 from dpbook.classroom.tasks.call_limit import PRINTED, History, ProcessLimit
@@ -26,13 +25,12 @@ SOCKET = "socket"
 """File in the folder of the process: the socket of whoever started it."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Checks to run, in the order of the task.
 
     ``pickled`` holds the task, the answer and the seed, pickled by value; ``names`` are the checks to run; ``sources``
-    is the text of the notebook's cells by file name, for `linecache`;
-    ``write_your_own`` is what the answer cannot call; ``environment`` are the notebook's variables.
+    is the text of the notebook's cells by file name, for `linecache`; ``write_your_own`` is what the answer cannot
+    call; ``environment`` are the notebook's variables.
     """
 
     pickled: bytes

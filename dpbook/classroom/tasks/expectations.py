@@ -53,12 +53,14 @@ class Numbers(Generic[T]):
     phrases: Callable[[T], Sequence[str]]
     answer: Callable[[T], Any]
 
+    @cache  # noqa: B019  # a few values, made once per process
     def of(self, seed: int | None) -> T:
         """Return the numbers in the course ``seed``; None: the published ones."""
         if seed is None:
             return self.published
-        found: T = _drawn(self, seed)
-        return found
+        others = [each for each in self.others() if each != self.published]
+        chapter, number = map(int, self.task.split("."))
+        return others[int(np.random.default_rng([seed, chapter, number]).integers(len(others)))]
 
     @property
     def now(self) -> T:
@@ -70,13 +72,6 @@ def numbers_of(chapter: int) -> list[Numbers[Any]]:
     """Return the numbers of the chapter's tasks that a course may change. Imports the chapter's checks."""
     judge = import_module(f"{PLACE.format(chapter)}.judge")
     return [each for each in vars(judge).values() if isinstance(each, Numbers)]
-
-
-@cache
-def _drawn(numbers: Numbers[Any], seed: int) -> Any:
-    others = [each for each in numbers.others() if each != numbers.published]
-    chapter, number = map(int, numbers.task.split("."))
-    return others[int(np.random.default_rng([seed, chapter, number]).integers(len(others)))]
 
 
 WRONG_SCHEDULE = "a schedule that does not compute the requested result"

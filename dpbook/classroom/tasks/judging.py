@@ -1,6 +1,5 @@
 """Judging an answer: every check of its task runs, one after another, whatever the answer does."""
 
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,9 +15,7 @@ NO_RETURN = "your function returned None: is a return missing?"
 
 def judge(task: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
     """Run the checks of ``task`` on ``answer``, or those named in ``only``, and return the report; record nothing."""
-    start = time.perf_counter()
-    cases = list(cases_of(task, answer, seed, only))
-    return report_of(task, cases, time.perf_counter() - start, answer.printed)
+    return report_of(task, list(cases_of(task, answer, seed, only)), answer.printed)
 
 
 def cases_of(task: Task, answer: Answer, seed: int, only: Collection[str] | None = None) -> Iterator[Case]:
@@ -29,7 +26,7 @@ def cases_of(task: Task, answer: Answer, seed: int, only: Collection[str] | None
             yield _judge(one, task, answer, np.random.default_rng(stream))
 
 
-def report_of(task: Task, cases: Sequence[Case], seconds: float, printed: str) -> Report:
+def report_of(task: Task, cases: Sequence[Case], printed: str) -> Report:
     """Return the report of ``cases``.
 
     A case that ends as one before it did (the same error on the same line, None, a call that does not end, the same
@@ -40,7 +37,7 @@ def report_of(task: Task, cases: Sequence[Case], seconds: float, printed: str) -
     for case in cases:
         like = first.setdefault(case.cause, case.name) if case.cause else case.name
         shortened.append(case if like == case.name else replace(case, like=like))
-    return Report(task.id, task.title, tuple(shortened), seconds, clean(printed, 2 * MAX_PRINTED))
+    return Report(task.id, task.title, tuple(shortened), clean(printed, 2 * MAX_PRINTED))
 
 
 def of_all_checks(rng: np.random.Generator) -> np.random.Generator:
@@ -57,22 +54,16 @@ def _judge(one: Check, task: Task, answer: Answer, rng: np.random.Generator) -> 
     answer.begin(one.seconds)
     try:
         note = one.run(answer, rng)
-    except NotAnswered as wrong:
-        return Case(one.name, one.points, False, wrong.expected, wrong.got, answered=False)
-    except Wrong as wrong:
-        return _failed(one, task, answer, wrong)
+        reached = note if isinstance(note, ParResult) else None
+        return Case(one.name, one.points, True, note=str(note or ""), reached=reached)
+    except NotAnswered as error:
+        return Case(one.name, one.points, False, error.expected, error.got, answered=False)
+    except Wrong as error:
+        wrong = error
     except Exception as error:  # plain data, but not of the form that the check relies on
         message = f"a value on which the check failed: {type(error).__name__}: {error}"
-        return _failed(
-            one, task, answer, Wrong("a value of the type and shape that the task describes", message, cause=message)
-        )
-    return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, ParResult) else None)
-
-
-def _failed(one: Check, task: Task, answer: Answer, wrong: Wrong) -> Case:
-    """Return the case of a wrong answer, with the call that shows it."""
-    call = answer.last_call.in_python(task.answer) if answer.last_call else ""
-    case = failed_case(one, wrong, call)
+        wrong = Wrong("a value of the type and shape that the task describes", message, cause=message)
+    case = failed_case(one, wrong, answer.last_call.in_python(task.answer) if answer.last_call else "")
     if answer.last_call and case.got == "None" and not task.none_allowed:
         return replace(case, got=NO_RETURN, cause=NO_RETURN, why="")
     return case

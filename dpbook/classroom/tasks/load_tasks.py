@@ -7,13 +7,12 @@ imported when one of its tasks is requested. Hints open one at a time.
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,10 +74,9 @@ class Task:
             raise InvalidArgument("checks", names, "one or more, each with a name of its own")
         check_type("hints", self.hints, (list, tuple), "a list of sentences")
         check_type("write_your_own", self.write_your_own, (list, tuple), "a list of names in Python")
-        for name in self.write_your_own:
-            _check_texts(write_your_own=name)
-        for hint in self.hints:
-            _check_texts(hints=hint)
+        for name in ("hints", "write_your_own"):
+            for text in getattr(self, name):
+                _check_texts(**{name: text})
 
     @property
     def chapter(self) -> int:
@@ -111,7 +109,6 @@ def _check_texts(**texts: Any) -> None:
 PLACE = "dpbook.book.ch{:02}"
 """The package that holds the ``tasks.toml`` and ``judge.py`` of the chapter with this number."""
 
-Table = dict[str, Any]
 _registered: dict[str, Task] = {}
 
 
@@ -151,27 +148,31 @@ def parse(text: str, chapter: int) -> list[Task]:
 
     Raises `InvalidArgument`, naming file, task and check, for anything but well-formed tasks of this chapter.
     """
-    place = f"ch{chapter:02}/tasks.toml"
-    with _at(place):
-        found = [_task(table, place, PLACE.format(chapter)) for table in tomllib.loads(text)["task"]]
-    ids = [new.id for new in found]
-    for id in ids:
-        if ids.count(id) > 1 or id[:2] != f"{chapter:02}":
-            raise InvalidArgument(f"{place}: id", id, f"one that begins with {chapter:02} and that no other task has")
+    file = place = f"ch{chapter:02}/tasks.toml"
+    found: list[Task] = []
+    try:
+        for table in tomllib.loads(text)["task"]:
+            place = of_task = f"{file}: task {table.get('id', table.get('title'))}"
+            checks = []
+            for declared in table.pop("check"):
+                place = f"{of_task}: check {declared.get('name')!r}"
+                run = LazyCheck(f"{PLACE.format(chapter)}.judge", declared["run"], place)
+                checks.append(Check(**{**declared, "run": run}))
+                place = of_task
+            found.append(Task(**table, checks=checks))
+            place = file
+        ids = [new.id for new in found]
+        for id in ids:
+            if ids.count(id) > 1 or id[:2] != f"{chapter:02}":
+                raise InvalidArgument("id", id, f"one that begins with {chapter:02} and that no other task has")
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{place}: {error.name}", error.value, error.expected) from None
+    except KeyError as error:
+        raise InvalidArgument(f"{place}: {error.args[0]}", None, "given") from None
+    except (TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
+        form = "a table for each task, with the fields of `Task` and `Check`"
+        raise InvalidArgument(place, str(error), form) from None
     return found
-
-
-def _task(table: Table, file: str, package: str) -> Task:
-    place = f"{file}: task {table.get('id', table.get('title'))}"
-    with _at(place):
-        checks = [_check(each, place, package) for each in table["check"]]
-        return Task(**{key: value for key, value in table.items() if key != "check"}, checks=checks)
-
-
-def _check(table: Table, place: str, package: str) -> Check:
-    place = f"{place}: check {table.get('name')!r}"
-    with _at(place):
-        return Check(**{**table, "run": LazyCheck(f"{package}.judge", table["run"], place)})
 
 
 @dataclass(frozen=True)
@@ -193,28 +194,10 @@ class LazyCheck:
         return self.function()(answer, rng)
 
 
-@contextmanager
-def _at(place: str) -> Iterator[None]:
-    """Turn what is wrong with a table into an `InvalidArgument` that names the innermost place."""
-    try:
-        yield
-    except InvalidArgument as error:
-        if error.name.startswith(place):  # a table in this one has named itself
-            raise
-        raise InvalidArgument(f"{place}: {error.name}", error.value, error.expected) from None
-    except KeyError as error:
-        raise InvalidArgument(f"{place}: {error.args[0]}", None, "given") from None
-    except (TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidArgument(
-            place, str(error), "a table for each task, with the fields of `Task` and `Check`"
-        ) from None
-
-
 _opened: dict[str, int] = {}  # by task; lasts as long as the kernel
 
 
-@dataclass(frozen=True)
-class Hints:
+class Hints(NamedTuple):
     """The hints of a task that are open."""
 
     task: Task

@@ -4,7 +4,8 @@ that a learner does not get. `tools/exercise_notebooks.py` says how those are ma
 
 import ast
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,6 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
-def used(tree: ast.Module) -> set[str]:
-    """Return the names that a cell reads, anywhere in it."""
-    return set(names(tree, ast.Load))
-
-
 def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
     """Return the names that a cell uses in this way, anywhere in it."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
@@ -52,6 +48,7 @@ Cell = dict[str, Any]
 
 STUB = ("# YOUR CODE HERE", "raise NotImplementedError")
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
+_MARK = re.compile(rf"(BEGIN|END) ({SOLUTION}|{HIDDEN})")
 _STUB_MARK = "### STUB: "
 
 
@@ -83,35 +80,30 @@ def without_regions(cell: Cell, place: str) -> str:
         kept += lines[end:first]
         if kind == SOLUTION:
             indent = lines[first][: -len(lines[first].lstrip())]
-            kept += [indent + line for line in _stub(lines[first + 1 : last])]
+            own = takewhile(lambda line: line.startswith(_STUB_MARK), map(str.lstrip, lines[first + 1 : last]))
+            stub = [line.removeprefix(_STUB_MARK).rstrip() for line in own] or STUB
+            kept += [indent + line for line in stub]
         end = last + 1
     return "\n".join(kept + lines[end:]).rstrip("\n") if end else source(cell)
-
-
-def _stub(region: Sequence[str]) -> Sequence[str]:
-    own = takewhile(lambda line: line.lstrip().startswith(_STUB_MARK), region)
-    return [line.lstrip().removeprefix(_STUB_MARK).rstrip() for line in own] or STUB
 
 
 def marked_regions(text: str, place: str) -> Iterator[tuple[str, int, int]]:
     """Kind, first and last line of each marked region. Raises `DpbookError` for marks that do not pair up."""
     opened: tuple[str, int] | None = None
     for number, line in enumerate(text.split("\n")):
-        for kind in (SOLUTION, HIDDEN):
-            for word in ("BEGIN", "END"):
-                if f"{word} {kind}" not in line:
-                    continue
-                if line.strip() != f"### {word} {kind}":
-                    raise DpbookError(f"{place}, line {number + 1}: a marker needs its own line, ### {word} {kind}")
-                if word == "BEGIN":
-                    if opened:
-                        raise DpbookError(f"{place}, line {number + 1}: BEGIN {kind} inside BEGIN {opened[0]}")
-                    opened = kind, number
-                elif opened is None or opened[0] != kind:
-                    raise DpbookError(f"{place}, line {number + 1}: END {kind} without its BEGIN")
-                else:
-                    yield kind, opened[1], number
-                    opened = None
+        here = f"{place}, line {number + 1}"
+        for word, kind in _MARK.findall(line):
+            if line.strip() != f"### {word} {kind}":
+                raise DpbookError(f"{here}: a marker needs its own line, ### {word} {kind}")
+            if word == "BEGIN":
+                if opened:
+                    raise DpbookError(f"{here}: BEGIN {kind} inside BEGIN {opened[0]}")
+                opened = kind, number
+            elif opened is None or opened[0] != kind:
+                raise DpbookError(f"{here}: END {kind} without its BEGIN")
+            else:
+                yield kind, opened[1], number
+                opened = None
     if opened:
         raise DpbookError(f"{place}, line {opened[1] + 1}: BEGIN {opened[0]} without its END")
 

@@ -8,8 +8,7 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -66,20 +65,14 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
     if isinstance(answer, NotRun):
         return replace(judge(task, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
     if current_course() is not None and task_id in {each.task for each in numbers_of(task.chapter)}:
-        return _postponed(task)
+        note = "checked when the course is graded"
+        cases = [Case(each.name, each.points, False, answered=False, note=note) for each in task.checks]
+        return Report(task.id, task.title, tuple(cases))
     try:
         report = judge_in_process(task, answer, check_int("seed", seed, 0))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the check was stopped") from None  # without the lines of the check itself
     return replace(report, notes=record(task, report.points)) if report.answered else report
-
-
-POSTPONED = "checked when the course is graded"
-
-
-def _postponed(task: Task) -> Report:
-    cases = [Case(check.name, check.points, False, answered=False, note=POSTPONED) for check in task.checks]
-    return Report(task.id, task.title, tuple(cases))
 
 
 def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) -> None:
@@ -96,20 +89,14 @@ def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) 
 
 def judge_in_process(task: Task, answer: Any, seed: int = 0) -> Report:
     """Run the checks of a task on ``answer`` in a process of their own, or in as many as these end, and report."""
-    begun = time.perf_counter()
     # The learner's own modules as they are in this kernel: on disk they may have changed since they were imported.
-    functions = answer, *map(_function, task.checks)
-    pickled = pickle_by_value("answer", (task, answer, seed), *functions, modules=own_modules())
-    run = _Run(task, pickled)
-    while len(run.cases) < len(task.checks):
+    functions = (check.run.func if isinstance(check.run, partial) else check.run for check in task.checks)
+    run = _Run(task, pickle_by_value("answer", (task, answer, seed), answer, *functions, modules=own_modules()))
+    while run.remaining:
         with _taken() as process:
             run.go_on(process)
     prepare()
-    return report_of(task, run.cases, time.perf_counter() - begun, run.lost_output + (run.printed or ""))
-
-
-def _function(check: Check) -> Any:
-    return check.run.func if isinstance(check.run, partial) else check.run
+    return report_of(task, run.cases, run.printed)
 
 
 def prepare() -> None:
@@ -132,56 +119,54 @@ class _Run:
     task: Task
     pickled: bytes
     cases: list[Case] = field(default_factory=list)
-    printed: str | None = None
-    lost_output: str = ""
+    printed: str = ""
     history: History = field(default_factory=History)
     lost: int = 0
+
+    @property
+    def remaining(self) -> Sequence[Check]:
+        return self.task.checks[len(self.cases) :]
 
     def go_on(self, process: "_Process") -> None:
         """Run the remaining checks until all are done or the process ends."""
         process.send(self._request())
-        while len(self.cases) < len(self.task.checks) or self.printed is None:
-            message = process.receive(self._patience())
-            if message is None:
-                break
+        while (message := process.receive(self._patience())) is not None:
             if isinstance(message, DpbookError):
                 raise message
-            if isinstance(message, str):
-                self.printed = message
-                break
+            if isinstance(message, str):  # the last message
+                self.printed += message
+                return
             case, self.history.longest = message
             self.cases.append(case)
-        if len(self.cases) < len(self.task.checks):
+        if self.remaining:
             self._note_end(process)
 
     def _request(self) -> Request:
-        names = [check.name for check in self.task.checks[len(self.cases) :]]
         # An entry that is not read yet holds a function, which another process could not call.
         sources = {file: entry for file, entry in linecache.cache.items() if is_learners(file) and len(entry) == 4}
-        environment = {name: value for name, value in os.environ.items() if name != PARENT}  # its parent is another
         return Request(
-            self.pickled,
-            names,
-            self.history,
-            os.getcwd(),
-            list(sys.path),
-            self.task.write_your_own,
-            environment,
-            sources,
-            current_course(),
+            pickled=self.pickled,
+            names=[check.name for check in self.remaining],
+            history=self.history,
+            folder=os.getcwd(),
+            path=list(sys.path),
+            write_your_own=self.task.write_your_own,
+            environment={name: value for name, value in os.environ.items() if name != PARENT},  # its parent is another
+            sources=sources,
+            course=current_course(),
         )
 
     def _patience(self) -> float:
         """Seconds after which a process is ended that has outlived its own timers."""
-        remaining = self.task.checks[len(self.cases) :]
-        return SHUTDOWN_SECONDS + PATIENCE * ((remaining[0].seconds if remaining else None) or CHECK_SECONDS)
+        seconds = self.remaining[0].seconds if self.remaining else None
+        return SHUTDOWN_SECONDS + PATIENCE * (seconds or CHECK_SECONDS)
 
     def _note_end(self, process: "_Process") -> None:
         """Fail the check whose call has not returned. The next process begins with the check behind it.
 
         Raises `DpbookError` if two processes in a row end before they call the answer.
         """
-        check = self.task.checks[len(self.cases)]
+        check = self.remaining[0]
         end = process.last_moment()
         if end.check != check.name:
             self.lost += 1
@@ -189,7 +174,7 @@ class _Run:
                 raise DpbookError(f"the check failed to run {self.lost} times in a row: {end.got}")
             return
         self.lost = 0
-        self.lost_output += process.printed()
+        self.printed += process.read(PRINTED)
         later = "; later calls get less time" if end.timed_out and not self.history.timed_out else ""
         self.history.timed_out |= end.timed_out
         expected = "an answer in time" if end.timed_out else "a result"
@@ -257,24 +242,25 @@ class _Process:
         """Return why the process ended, as far as that is known."""
         status = self.end().get(0)
         noted: dict[str, Any] = {"check": "", "call": "", "where": ""}
-        if text := self._read(CALL):
+        if text := self.read(CALL):
             noted, _ = json.JSONDecoder().raw_decode(text)
-        place = running_loop(self._read(STACK)) if status is not None and status < 0 else ""
-        timer = str(-status) if status in (-signal.SIGPROF, -signal.SIGALRM) else ""
-        if timer:
+        timed_out = status in (None, -signal.SIGPROF, -signal.SIGALRM)
+        if status is None:
+            got = "its process exceeded the time limit"
+        elif timed_out:
             cpu = status == -signal.SIGPROF
             why = "a loop that does not end?" if cpu else "does it wait for something that never happens?"
-            got = f"none after {noted[timer]}: {why}"
+            got = f"none after {noted[str(-status)]}: {why}"
+        elif status < 0:
+            got = f"its process was killed by {signal.Signals(-status).name}"
         else:
-            got = _ended(status)
-        got += f" ({place})" if place else ""
-        return _LastMoment(got, bool(timer) or status is None, noted["check"], noted["call"], noted["where"])
+            got = f"its process ended with exit status {status}"
+        if status is not None and status < 0 and (place := running_loop(self.read(STACK))):
+            got += f" ({place})"
+        return _LastMoment(got, timed_out, noted["check"], noted["call"], noted["where"])
 
-    def printed(self) -> str:
-        """Return the beginning of what the answer printed before the process ended."""
-        return self._read(PRINTED)
-
-    def _read(self, name: str) -> str:
+    def read(self, name: str) -> str:
+        """Return the text of a file in the folder of the process, "" where there is none."""
         path = self._folder / name
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -298,14 +284,6 @@ def _uses_torch() -> bool:
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONHASHSEED": "0", **machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **environment}
-
-
-def _ended(status: int | None) -> str:
-    if status is None:
-        return "its process exceeded the time limit"
-    if status < 0:
-        return f"its process was killed by {signal.Signals(-status).name}"
-    return f"its process ended with exit status {status}"
 
 
 @contextlib.contextmanager

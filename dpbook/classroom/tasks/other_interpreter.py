@@ -36,10 +36,11 @@ def _call_here(function: Callable[..., Any], calls: Calls) -> list[Any]:
 @where_apart(lambda function, calls: function.each(calls, True))
 def _call_elsewhere(function: Callable[..., Any], calls: Calls) -> Any:
     pickled = pickle_by_value("answer", (function, calls), function, modules=own_modules())
+    hashes = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     done = subprocess.run(
         [sys.executable, "-c", f"from {__name__} import make_calls; make_calls()"],
-        input=pickle.dumps((list(sys.path), pickled)), capture_output=True,
-        timeout=START_SECONDS, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **other_hashes(os.environ)},
+        input=pickle.dumps((list(sys.path), pickled)), capture_output=True, timeout=START_SECONDS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": hashes},
     )  # fmt: skip
     if done.returncode:
         raise Wrong("a result", f"its process ended with exit status {done.returncode}")
@@ -47,11 +48,6 @@ def _call_elsewhere(function: Callable[..., Any], calls: Calls) -> Any:
     if error is not None:
         raise Wrong("a result, no error", f"{error} in a second interpreter", cause=error)
     return returned
-
-
-def other_hashes(environment: dict[str, str] | os._Environ[str]) -> dict[str, str]:
-    """Return the variable that gives an interpreter other hashes than ``environment`` does."""
-    return {"PYTHONHASHSEED": "2" if environment.get("PYTHONHASHSEED") == "1" else "1"}
 
 
 def make_calls() -> None:

@@ -67,13 +67,12 @@ def _plain(value: Any, remaining: list[int], depth: int) -> Any:
         if issubclass(kind, base):
             return convert(value)
     for container in (list, tuple, set, frozenset, dict):
-        if issubclass(kind, container) and container.__len__(value) > remaining[0]:
-            raise NotPlain(TOO_LARGE)
-    for sequence in (list, tuple, set, frozenset):
-        if issubclass(kind, sequence):
-            return sequence(_plain(item, remaining, depth - 1) for item in sequence.__iter__(value))
-    if issubclass(kind, dict):
-        return {_plain(k, remaining, depth - 1): _plain(v, remaining, depth - 1) for k, v in dict.items(value)}
+        if issubclass(kind, container):
+            if container.__len__(value) > remaining[0]:
+                raise NotPlain(TOO_LARGE)
+            if container is dict:
+                return {_plain(k, remaining, depth - 1): _plain(v, remaining, depth - 1) for k, v in dict.items(value)}
+            return container(_plain(item, remaining, depth - 1) for item in container.__iter__(value))
     raise NotPlain(a(kind.__name__))
 
 

@@ -7,10 +7,8 @@ current one. Elsewhere nothing is kept.
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 
 from filelock import FileLock
@@ -67,32 +65,15 @@ class ChapterTasks:
         name = f"{self.label:3} {self.title:{width}}"
         if not self.tasks:
             return f"{name}  {self.state}"
-        full = BAR * self.points // self.possible
-        earned = f"{self.points:>2} of {self.possible:>2}"
-        return f"{name}  {'█' * full}{'░' * (BAR - full)}  {earned}  {self.state}"
+        bar = ("█" * (BAR * self.points // self.possible)).ljust(BAR, "░")
+        return f"{name}  {bar}  {self.points:>2} of {self.possible:>2}  {self.state}"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Every task of the book with the best points so far; ``best`` has no entry for one never checked."""
+    """Every task of the book with the best points so far, chapter by chapter, the optional ones among them."""
 
-    tasks: tuple[Task, ...]
-    best: Mapping[str, int]
-
-    @cached_property
-    def stretches(self) -> tuple[ChapterTasks, ...]:
-        """The chapters that have tasks, and the optional ones, in order."""
-        chapters = _chapters()
-        optional = {label for label, chapter in chapters.items() if chapter.is_optional}
-        grouped = {f"{n:02}": list(tasks) for n, tasks in groupby(self.tasks, lambda task: task.chapter)}
-        return tuple(
-            ChapterTasks(label, *_place(chapters.get(label)), *self._results(grouped.get(label, [])))
-            for label in sorted({*grouped, *optional})
-        )
-
-    def _results(self, tasks: Iterable[Task]) -> tuple[tuple[Task, ...], tuple[int | None, ...]]:
-        listed = tuple(tasks)
-        return listed, tuple(min(self.best[t.id], t.points) if t.id in self.best else None for t in listed)
+    stretches: tuple[ChapterTasks, ...]
 
     @property
     def headline(self) -> str:
@@ -107,23 +88,6 @@ class Progress:
 
     def _repr_html_(self) -> str:
         return render_page("progress.html", progress=self, palette=palette, plural=plural)
-
-
-def _chapters() -> dict[str, checkout.Chapter]:
-    """Return the chapters by their labels; none where dpbook is installed without them."""
-    try:
-        return {chapter.label: chapter for chapter in checkout.chapters()}
-    except DpbookError:
-        return {}
-
-
-def _place(chapter: checkout.Chapter | None) -> tuple[str, str, str]:
-    """Return a chapter's title, and where its notebook and its exercises are, seen from the folder of either."""
-    if chapter is None:
-        return "", "", ""
-    name = chapter.path.name
-    has_exercises = (checkout.book() / "exercises" / name).is_file()
-    return chapter.title, f"../chapters/{name}", f"../exercises/{name}" if has_exercises else ""
 
 
 WORKBOOK = "workbook"
@@ -141,7 +105,22 @@ def progress() -> Progress:
         best = {} if file is None else _parse(file.read_bytes())
     except (OSError, ValueError):  # `record` moves it aside and says so
         best = {}
-    return Progress(tuple(list_tasks()), best)
+    chapters: dict[str, checkout.Chapter] = {}
+    with suppress(DpbookError):  # dpbook may be installed without chapters
+        chapters = {chapter.label: chapter for chapter in checkout.chapters()}
+    tasks: dict[str, list[Task]] = {label: [] for label, chapter in chapters.items() if chapter.is_optional}
+    for task in list_tasks():
+        tasks.setdefault(f"{task.chapter:02}", []).append(task)
+    stretches = []
+    for label in sorted(tasks):
+        points = (min(best[task.id], task.points) if task.id in best else None for task in tasks[label])
+        title = chapter = exercises = ""
+        if label in chapters:
+            title, name = chapters[label].title, chapters[label].path.name
+            chapter = f"../chapters/{name}"
+            exercises = f"../exercises/{name}" if (checkout.book() / "exercises" / name).is_file() else ""
+        stretches.append(ChapterTasks(label, title, chapter, exercises, tuple(tasks[label]), tuple(points)))
+    return Progress(tuple(stretches))
 
 
 def record(task: Task, points: int) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ Values, errors and calls in words are short, the same on every run, and harmless
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from html import escape
 from itertools import islice
 from typing import Any, NamedTuple
@@ -48,18 +48,17 @@ def a(noun: str) -> str:
 
 def describe(value: Any) -> str:
     """Return a one-line description of plain data: its value, shortened if long, and an array's dtype and shape."""
+    value = value.item() if isinstance(value, np.generic) else value
     kind = type(value)
     if kind is _ndarray:
-        return f"{_items(value.flat, value.size, '[]')} ({value.dtype}, shape {value.shape})"
+        return f"[{_listed(map(describe, value.flat), value.size)}] ({value.dtype}, shape {value.shape})"
     if kind in (list, tuple, set, frozenset):
         items = value if kind in (list, tuple) else sorted(value, key=repr)
-        brackets = "[]" if kind is list else "()" if kind is tuple else "{}"
-        return _items(items, len(value), brackets)
+        opening, closing = "[]" if kind is list else "()" if kind is tuple else "{}"
+        return opening + _listed(map(describe, items), len(value)) + closing
     if kind is dict:
         pairs = (f"{describe(key)}: {describe(item)}" for key, item in value.items())
-        return f"{{{_join(pairs, len(value))}}}"
-    if kind is Schedule:
-        return one_line(repr(value))
+        return f"{{{_listed(pairs, len(value))}}}"
     if kind is int and value.bit_length() > 4 * MAX_TEXT:
         return f"an int of {value.bit_length():,} bits"  # Python refuses to print very long ones
     return one_line(repr(value[:MAX_TEXT] if kind in (str, bytes) else value))
@@ -77,12 +76,7 @@ def describe_kind(value: Any) -> str:
     return "None" if value is None else f"{a(kind.__name__)}, {describe(value)}"
 
 
-def _items(items: Iterable[Any], length: int, brackets: str) -> str:
-    shown = (describe(item.item() if isinstance(item, np.generic) else item) for item in items)
-    return brackets[0] + _join(shown, length) + brackets[1]
-
-
-def _join(parts: Iterable[str], length: int) -> str:
+def _listed(parts: Iterable[str], length: int) -> str:
     joined = ", ".join(islice(parts, MAX_SHOWN))
     return clean(joined if length <= MAX_SHOWN else f"{joined}, …")
 
@@ -144,20 +138,16 @@ def _python(value: Any) -> str:
         return _group("[", [_python(item) for item in value], "]", most=0 if arrays else WIDTH)
     if kind is tuple:
         return _group("(", [_python(item) for item in value], ",)" if len(value) == 1 else ")")
-    if isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_field_defaults"):  # a named one
-        return _group(f"{kind.__name__}(", _arguments(value, value._fields, value._field_defaults), ")")
     if is_dataclass(value):
         defaults = {field.name: field.default for field in fields(value)}
-        return _group(f"{kind.__name__}(", _arguments(value, list(defaults), defaults), ")")
-    raise _Unwritten
-
-
-def _arguments(value: Any, names: Sequence[str], defaults: Mapping[str, Any]) -> list[str]:
-    """Return the fields of ``value``, but for those at the end that have their default."""
-    own = list(names)
-    while own and own[-1] in defaults and getattr(value, own[-1]) == defaults[own[-1]]:
-        own.pop()
-    return [_python(getattr(value, name)) for name in own]
+        names = list(defaults)
+    elif isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_field_defaults"):  # a named one
+        defaults, names = value._field_defaults, list(value._fields)
+    else:
+        raise _Unwritten
+    while names and names[-1] in defaults and getattr(value, names[-1]) == defaults[names[-1]]:
+        names.pop()
+    return _group(f"{kind.__name__}(", [_python(getattr(value, name)) for name in names], ")")
 
 
 def _array(value: NDArray[Any]) -> str:
@@ -189,25 +179,21 @@ def rows(array: NDArray[Any], wrong: NDArray[np.bool_], name: str, mark: str = "
     """
     row, column = np.argwhere(wrong)[0]
     shown, columns = _window(int(row), len(array), MAX_ROWS), _window(int(column), array.shape[1], MAX_COLUMNS)
-    cells = [[_short(array[r, c].item()) for c in columns] for r in shown]
+    form = "{:.6g}" if array.dtype.kind == "f" else "{}"
+    cells = [[form.format(array[r, c].item()) for c in columns] for r in shown]
     width = max(len(cell) for line in cells for cell in line)
     left, right = ("… " if columns.start else ""), (" …" if columns.stop < array.shape[1] else "")
-    lines = [
-        f"{name} {r:<{len(str(shown[-1]))}}  [{left}{', '.join(cell.rjust(width) for cell in line)}{right}]"
-        + (mark if wrong[r].any() else "")
-        for r, line in zip(shown, cells, strict=True)
-    ]
-    before, after = ["…"] if shown.start else [], ["…"] if shown.stop < len(array) else []
-    return "\n".join([*before, *lines, *after])
+    lines = ["…"] if shown.start else []
+    for r, line in zip(shown, cells, strict=True):
+        numbers = ", ".join(cell.rjust(width) for cell in line)
+        end = mark if wrong[r].any() else ""
+        lines.append(f"{name} {r:<{len(str(shown[-1]))}}  [{left}{numbers}{right}]{end}")
+    return "\n".join(lines + (["…"] if shown.stop < len(array) else []))
 
 
 def _window(index: int, length: int, most: int) -> range:
     start = max(0, min(index - most // 2, length - most))
     return range(start, min(start + most, length))
-
-
-def _short(number: Any) -> str:
-    return f"{number:.6g}" if isinstance(number, float) else str(number)
 
 
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -287,24 +273,18 @@ class Case:
     def details(self) -> Iterator[tuple[str, str]]:
         """Yield the label and the text of each detail of a case that failed in a way not yet reported."""
         if not self.passed and self.answered and not self.like:
-            rows = (
-                ("call", self.call),
-                ("expected", self.expected),
-                ("got", self.got),
-                ("where", self.where),
-                ("why", self.why),
-            )
-            yield from ((label, text) for label, text in rows if text)
+            for label in ("call", "expected", "got", "where", "why"):
+                if text := getattr(self, label):
+                    yield label, text
 
 
 @dataclass(frozen=True)
 class Report:
-    """The cases of one task, in order. Shown as text or, in a notebook, as HTML; neither contains a time."""
+    """The cases of one task, in order. Shown as text or, in a notebook, as HTML."""
 
     task: str
     title: str
     cases: tuple[Case, ...]
-    seconds: float = field(default=0.0, compare=False)
     printed: str = ""
     notes: tuple[str, ...] = ()
 
@@ -339,14 +319,11 @@ class Report:
         for case in self.cases if self.answered else ():
             verdict = f": {case.verdict}" if case.verdict else ""
             lines.append(f"  {'✓' if case.passed else '✗'} {case.name} ({plural(case.points, 'point')}){verdict}")
-            lines += [_indented(f"      {label + ':':9} ", text) for label, text in case.details()]
+            for label, text in case.details():
+                lines.append(f"      {label + ':':9} " + text.replace("\n", "\n" + " " * 16))
         if self.printed:
             lines += ["  printed by your code:", *(f"      {line}" for line in self.printed.splitlines())]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         return render_page("task_report.html", report=self, palette=palette, marked=marked, plural=plural)
-
-
-def _indented(label: str, text: str) -> str:
-    return label + text.replace("\n", "\n" + " " * len(label))

@@ -6,9 +6,9 @@ code, which a comparison of answers shows.
 
 import ast
 import functools
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
 from dpbook.classroom.tasks.answer import is_learners
@@ -38,17 +38,14 @@ def refuse(names: Iterable[str]) -> None:
 
 def _owner_of(name: str) -> tuple[Any, str]:
     """Return the module or class in which a name is defined, and the last part of the name."""
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        try:
-            owner: Any = import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[length:-1]:
-            owner = getattr(owner, part)
-        if hasattr(owner, parts[-1]):
-            return owner, parts[-1]
-    raise DpbookError(f"a task forbids its answer to call {name!r}, which the library does not have")
+    path, _, last = name.rpartition(".")
+    try:
+        owner = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError):
+        owner = None
+    if not hasattr(owner, last):
+        raise DpbookError(f"a task forbids its answer to call {name!r}, which the library does not have")
+    return owner, last
 
 
 def _refusing(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -85,19 +82,13 @@ def called_in(text: str, names: Iterable[str]) -> list[str]:
     plain = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} - own
     plain |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     modules = {alias.asname for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    attributes = [(_last_part(node.value), node.attr) for node in nodes if isinstance(node, ast.Attribute)]
+    accesses = [node for node in nodes if isinstance(node, ast.Attribute)]
+    attributes = [(getattr(node.value, "id", getattr(node.value, "attr", "")), node.attr) for node in accesses]
 
     def is_called(name: str) -> bool:
         *path, last = name.split(".")
-        of = {*path, *modules}
         method = path[-1][0].isupper()
-        return (not method and last in plain) or any(
-            attr == last and (method or base in of) for base, attr in attributes
-        )
+        bases = {base for base, attribute in attributes if attribute == last}
+        return bool(bases) if method else last in plain or not bases.isdisjoint({*path, *modules})
 
     return [name for name in names if is_called(name)]
-
-
-def _last_part(node: ast.expr) -> str:
-    """Return the last part of a dotted name; "" for another expression."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
