@@ -246,7 +246,8 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
         if step == 0:
             title = f"What a larger batch costs, {' and '.join(named)}"
         if after > len(reached):
-            grown = (f"{_ratio(branches.races):.1f} times the price {name}" for name, branches in named.items())
+            prices_of = {of: [steps * batch for one, batch, steps in reached if one == of] for of in named}
+            grown = (f"{paid[-1] / paid[0]:.1f} times the price {of}" for of, paid in prices_of.items())
             title = f"From batch {reached[0][1]} to {reached[-1][1]}: {', '.join(grown)}"
         card = Card(WIDTH, title, "sequences until the branch ends, and the steps above each point")
         card.legend(card_axes.mark(key) for key in keys.values())
@@ -266,9 +267,3 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
         return card.picture(HEIGHT, f"Sequences for each batch: {costs}.")
 
     return Viewer(draw, len(reached) - opening + 1, "batch")
-
-
-def _ratio(races: Sequence[Race]) -> float:
-    """Return how many times as many examples the largest batch needs as the smallest one."""
-    first, last = (float(race.medians[race.best]) * race.batch for race in (races[0], races[-1]))
-    return last / first

@@ -29,19 +29,12 @@ SCATTER = 0.01
 
 
 class RandomSweep(NamedTuple):
-    """A random sweep of calls between two ranks, and its parameters.
-
-    Attributes:
-        nbytes: (sizes,), int64.
-        seconds: (sizes,), seconds of a call.
-        link: link of one message, in the protocol for large buffers.
-        first: smallest of ``nbytes`` at which that protocol is used.
-    """
+    """A random sweep of calls between two ranks, and its parameters."""
 
     nbytes: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    link: Link
-    first: int
+    seconds: NDArray[np.float64]  # of a call of each size
+    link: Link  # of one message, in the protocol for large buffers
+    first: int  # smallest of ``nbytes`` at which that protocol is used
 
 
 def draw(rng: np.random.Generator) -> RandomSweep:
