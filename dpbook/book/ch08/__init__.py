@@ -14,31 +14,22 @@ from dpbook.overlap import Layer, Plan, Tensor, Timeline, simulate_step
 
 
 class Model(NamedTuple):
-    """Gradients in random order, and the price of a call.
+    """Gradients in random order, and the price of a call."""
 
-    Attributes:
-        ready: seconds from the start of the step until each gradient is complete; equal within a layer.
-        nbytes: bytes of each gradient.
-        alpha: seconds of a call without its bytes.
-        beta: seconds per byte.
-    """
-
-    ready: list[float]
-    nbytes: list[int]
-    alpha: float
-    beta: float
+    ready: list[float]  # seconds from the start of the step until each gradient is complete; equal within a layer
+    nbytes: list[int]  # bytes of each gradient
+    alpha: float  # seconds of a call without its bytes
+    beta: float  # seconds per byte
 
 
 def sample(layers: int = 12, seed: int = 0) -> Model:
-    """Return a random model of so many layers, each with a weight and a bias; equal seeds give equal models."""
-    return draw(check_int("layers", layers, 1), np.random.default_rng(check_int("seed", seed, 0)))
+    """Return a random model of so many layers, each with a weight and a bias; equal seeds give equal models.
 
-
-def draw(layers: int, rng: np.random.Generator) -> Model:
-    """Return a model whose communication takes 0.8 to 1.5 times as long as backward, without latencies.
-
-    Backward takes as long as 8 to 30 latencies and twice as long as forward.
+    Communication takes 0.8 to 1.5 times as long as backward, without latencies. Backward takes as long as 8 to 30
+    latencies and twice as long as forward.
     """
+    check_int("layers", layers, 1)
+    rng = np.random.default_rng(check_int("seed", seed, 0))
     backward = rng.uniform(0.05, 0.2)
     shares = rng.uniform(0.5, 1.5, layers)
     ends = backward / 2 + backward * np.cumsum(shares / shares.sum())
