@@ -38,7 +38,7 @@ def _in_sandbox(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str,
 
     def rank(wire: Wire) -> dict[str, Any]:
         end = WireEnd(wire)
-        wire.give_factors(trial["factors"][wire.rank])
+        wire.factors = trial["factors"][wire.rank]
         states = answer.hosted(trials.states_over, kind, given, end)
         return {"states": states, "logs": end.logs}
 
@@ -199,7 +199,8 @@ def one_bucket(answer: Answer, rng: np.random.Generator) -> None:
 def several_buckets(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         drawn = Chain.draw(rng, world)
-        others = (1, drawn.layer_bytes, drawn.plan().total_bytes) if world > 1 else ()
+        layer_bytes = sum(tensor.nbytes for tensor, _ in drawn.tensors()[:2])  # which most layers reach exactly
+        others = (1, layer_bytes, drawn.plan().total_bytes) if world > 1 else ()
         for cap in (drawn.cap, *others):
             chain = replace(drawn, cap=cap)
             where = f"{plural(world, 'rank')}, cap {cap} bytes"
@@ -240,7 +241,6 @@ def _accumulated(rng: np.random.Generator) -> Iterator[tuple[str, Chain]]:
 
 def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
     """Check messages before parameters: they say more about a mistake."""
-    # Check that nothing is sent in the micro-batches that are not synced.
     for rank, result in enumerate(ranks):
         for step, log in enumerate(result["logs"]):
             early = sum(event == "sent" for event, _ in log[: len(log) - len(_synced(log))])

@@ -18,40 +18,30 @@ from dpbook.book.ch10.wires import ProcessWire, RemoteWire, Wire, WireEnd
 from dpbook.overlap import Plan, Tensor, plan
 
 Array = NDArray[np.float64]
+Orders = tuple[tuple[int, ...], ...]
+"""For each rank, the layers in the order in which it uses them; a layer that is left out gets no gradient there."""
 ITEMSIZE = 8
 STEPS = 2
+RATE = 0.5
+"""Learning rate of plain SGD."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of linear layers with tanh, and its training data.
+    """A chain of linear layers with tanh, and its training data."""
 
-    Attributes:
-        weights: (world, layers, width, width), initial weights of each rank.
-        biases: (world, layers, width), initial biases of each rank.
-        scale: (world,), initial buffer of each rank, which scales the input.
-        tied: two layers that share one weight.
-        frozen: a layer that is not trained.
-        orders: order in which each rank uses the layers; a layer that is left out gets no gradient there.
-        batches: (steps, micro-batches, world, examples, width).
-        factors: (world, steps, micro-batches, layers, width), of the gradient of each layer's output, by the layer's
-            place in the order. Backward takes them one layer after another, which shows how far it has come.
-        cap: bytes at which a bucket closes.
-        rate: learning rate of plain SGD.
-        last: orders of the last micro-batch of a step, empty if they are the same.
-    """
-
-    weights: Array
-    biases: Array
-    scale: Array
-    tied: tuple[int, int]
-    frozen: int
-    orders: tuple[tuple[int, ...], ...]
-    batches: Array
+    weights: Array  # (world, layers, width, width), initial weights of each rank
+    biases: Array  # (world, layers, width), initial biases of each rank
+    scale: Array  # (world,), initial buffer of each rank, which scales the input
+    tied: tuple[int, int]  # two layers that share one weight
+    frozen: int  # a layer that is not trained
+    orders: Orders
+    last: Orders  # of the last micro-batch of a step
+    batches: Array  # (steps, micro-batches, world, examples, width)
     factors: Array
-    cap: int
-    rate: float = 0.5
-    last: tuple[tuple[int, ...], ...] = ()
+    """(world, steps, micro-batches, layers, width), of the gradient of each layer's output, by the layer's place in the
+    order. Backward takes them one layer after another, which shows how far it has come."""
+    cap: int  # bytes at which a bucket closes
 
     @classmethod
     def draw(
@@ -77,25 +67,25 @@ class Chain:
         tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
         middle = list(range(2, layers - 2))
         middles = [rng.permutation(middle).tolist() if crossed else middle for _ in range(world)]
-        before = list(middles)
+        complete = list(middles)
         if absent or unused:
             without = int(rng.choice([layer for layer in middle if layer != frozen]))
             for rank in range(world) if unused else [int(rng.integers(world))]:
                 middles[rank] = [layer for layer in middle if layer != without]
-        every, last = (tuple((0, 1, *m, layers - 2, layers - 1) for m in these) for these in (before, middles))
-        one = ITEMSIZE * width * (width + 1)
+        every, last = (tuple((0, 1, *m, layers - 2, layers - 1) for m in of_all) for of_all in (complete, middles))
+        one = ITEMSIZE * width * (width + 1)  # bytes of a layer's weight and bias
         drawn = one if crossed else int(rng.integers(one + 1, 3 * one))
         return cls(
-            rng.normal(size=(world, layers, width, width)) / np.sqrt(width) * 1.5,
-            rng.normal(size=(world, layers, width)),
-            rng.uniform(0.5, 2, world),
-            tied,
-            frozen,
-            every if micro > 1 else last,
-            rng.normal(size=(STEPS, micro, world, examples, width)),
-            rng.uniform(0.5, 1.5, (world, STEPS, micro, layers, width)),
-            drawn if cap is None else cap,
-            last=last if micro > 1 else (),
+            weights=rng.normal(size=(world, layers, width, width)) / np.sqrt(width) * 1.5,
+            biases=rng.normal(size=(world, layers, width)),
+            scale=rng.uniform(0.5, 2, world),
+            tied=tied,
+            frozen=frozen,
+            orders=every if micro > 1 else last,
+            last=last,
+            batches=rng.normal(size=(STEPS, micro, world, examples, width)),
+            factors=rng.uniform(0.5, 1.5, (world, STEPS, micro, layers, width)),
+            cap=drawn if cap is None else cap,
         )
 
     @property
@@ -110,12 +100,6 @@ class Chain:
     def trial(self) -> dict[str, Any]:
         """The trial as plain data, for `train`."""
         return dict(vars(self))
-
-    @property
-    def layer_bytes(self) -> int:
-        """Bytes of a layer's weight and bias, which most layers reach exactly as a cap."""
-        width = int(self.biases.shape[2])
-        return ITEMSIZE * width * (width + 1)
 
     def tensors(self) -> list[tuple[Tensor, int]]:
         """Return the trained tensors in parameter order, each with the layer whose backward completes its gradient."""
@@ -140,7 +124,7 @@ class Chain:
         for number_of_step, step in enumerate(self.batches):
             dw, db = np.zeros_like(weights), np.zeros_like(biases)
             for number, micro in enumerate(step, start=1):
-                orders = self.last or self.orders if number == len(step) else self.orders
+                orders = self.last if number == len(step) else self.orders
                 of_ranks = self.factors[:, number_of_step, number - 1]
                 for order, x, factors in zip(orders, micro, of_ranks, strict=True):
                     gradients = self._gradients(weights, biases, x, order, factors)
@@ -148,7 +132,7 @@ class Chain:
                         total += part / (self.world * len(step))
             dw[first] = dw[second] = dw[first] + dw[second]
             dw[self.frozen] = db[self.frozen] = 0
-            weights, biases = weights - self.rate * dw, biases - self.rate * db
+            weights, biases = weights - RATE * dw, biases - RATE * db
             pairs = [(layer, (weights[layer], biases[layer])) for layer in range(self.layers)]
             states.append([a for layer, (w, b) in pairs for a in ((b,) if layer == second else (w, b))])
         return states
@@ -190,7 +174,7 @@ class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.layers[second].weight = self.layers[first].weight
         self.layers[trial["frozen"]].requires_grad_(False)
         self.register_buffer("scale", torch.tensor(trial["scale"][rank]), persistent=False)  # not in the state dict
-        self.order = trial["orders"][rank]
+        self.order: Sequence[int] = ()  # of the layers in the next forward
 
     def forward(self, x: torch.Tensor, wire: Wire) -> torch.Tensor:
         """Apply the layers. When backward reaches one, its gradient is multiplied by factors that ``wire`` has."""
@@ -201,26 +185,24 @@ class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
         return x
 
 
-Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]] | None]
-"""An answer's ``finish``, and its ``no_sync`` if it has one."""
+Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]]]
+"""An answer's ``finish`` and its ``no_sync``."""
 
 
 def _wrapped(answer: Any, kind: str, module: ChainModule, cap: int, wire: Wire) -> Calls:
     """Wrap a module with an answer of this kind."""
-    if kind in ("hooked", "buckets"):  # these get equal replicas
-        wire.broadcast_all([tensor.data for tensor in (*module.parameters(), *module.buffers())])
-    match kind:
-        case "naive":
-            return answer(module, wire.world, wire.broadcast, wire.all_reduce).finish, None
-        case "hooked":
-            finish = answer(module, wire.world, wire.all_reduce)
-            if finish is None:
-                raise TypeError("your function returned None in place of finish: is a return missing?")
-            return finish, None
-        case "buckets":
-            return answer(module, cap, wire.world, wire.all_reduce).finish, None
-    model = answer(module, cap, wire.world, wire.broadcast, wire.all_reduce)
-    return model.finish, model.no_sync
+    if kind == "whole":
+        model = answer(module, cap, wire.world, wire.broadcast, wire.all_reduce)
+        return model.finish, model.no_sync
+    if kind == "hooked":
+        finish = answer(module, wire.world, wire.all_reduce)
+        if finish is None:
+            raise TypeError("your function returned None in place of finish: is a return missing?")
+    elif kind == "naive":
+        finish = answer(module, wire.world, wire.broadcast, wire.all_reduce).finish
+    else:
+        finish = answer(module, cap, wire.world, wire.all_reduce).finish
+    return finish, nullcontext
 
 
 def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
@@ -231,25 +213,25 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
     backward, and ("finish", 0) before the answer's ``finish`` is called.
     """
     if "factors" in trial:  # else they are kept where the trial comes from
-        wire.give_factors(trial["factors"][wire.rank])
-    module = ChainModule(trial, wire.rank)
+        wire.factors = trial["factors"][wire.rank]
+    module = ChainModule(trial, 0 if kind in ("hooked", "buckets") else wire.rank)  # these answers get equal replicas
     finish, no_sync = _wrapped(answer, kind, module, trial["cap"], wire)
     states, logs = [], []
     for number, step in enumerate(torch.tensor(trial["batches"])):
         wire.restart()
         module.zero_grad(set_to_none=number % 2 == 0)  # both kinds: new tensors, or zeros in the old ones
         for k, micro in enumerate(step):
-            module.order = (trial["last"] if trial["last"] and k + 1 == len(step) else trial["orders"])[wire.rank]
-            with nullcontext() if k + 1 == len(step) or no_sync is None else no_sync():
+            is_last = k + 1 == len(step)
+            module.order = trial["last" if is_last else "orders"][wire.rank]
+            with nullcontext() if is_last else no_sync():
                 (module(micro[wire.rank], wire).square().mean() / len(step)).backward()
             wire.log.append(("micro", k))
         wire.log.append(("finish", 0))
         finish()
-        rate = trial["rate"]
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.grad is not None:
-                    parameter -= rate * parameter.grad
+                    parameter -= RATE * parameter.grad
         states.append([p.detach().numpy().copy() for p in module.parameters()])
         logs.append(list(wire.log))
     return {"states": states, "logs": logs}

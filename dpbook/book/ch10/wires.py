@@ -23,12 +23,9 @@ from numpy.typing import NDArray
 from dpbook.core import Deadlock, MessageError, check_int
 
 Event = tuple[str, int]
-"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0,
-``("backward", place)`` when backward takes the factors of a layer, and others.
-
-``("waited again", message)`` is another wait for a message that was sent, and waited for, before the last
-`Wire.restart`.
-"""
+"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0, ``("backward",
+place)`` when backward takes the factors of a layer, and others. ``("waited again", message)`` is another wait for a
+message that was sent, and waited for, before the last `Wire.restart`."""
 
 POLL_SECONDS = 0.5
 """Seconds after which a waiting thread wakes up, so that it can be interrupted."""
@@ -42,7 +39,8 @@ class Wire:
         self.rank, self.world = rank, world
         self.log: list[Event] = []
         self._calls = self._restarts = 0
-        self._factors: NDArray[np.float64] = np.empty(0)
+        self.factors: NDArray[np.float64] = np.empty(0)
+        """Factors of this rank's backward, (steps, micro-batches, layers, width); see `factors_of`."""
         self._taken: Counter[int] = Counter()
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -51,22 +49,13 @@ class Wire:
         with torch.no_grad():
             tensor.copy_(result)
 
-    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Call `broadcast` for each tensor."""
-        for tensor in tensors:
-            self.broadcast(tensor)
-
-    def give_factors(self, factors: NDArray[np.float64]) -> None:
-        """Keep the factors of this rank's backward, (steps, micro-batches, layers, width); see `factors_of`."""
-        self._factors = factors
-
     def factors_of(self, place: int) -> torch.Tensor:
         """Return the factors of the gradient of a layer's output, (width,), and log that backward has come there.
 
         Nothing behind the layer can be computed without them. Raises `MessageError` if they are taken more often than
         the step has micro-batches.
         """
-        of_step = self._factors[self._restarts - 1]
+        of_step = self.factors[self._restarts - 1]
         micro = self._taken[place]
         if micro >= len(of_step):
             raise MessageError(f"backward has come to layer {place + 1} before, in all micro-batches of this step")
@@ -99,10 +88,9 @@ class Wire:
 
 
 class PendingAllReduce:
-    """An all-reduce under way."""
+    """An all-reduce under way; ``note`` is called at every wait, with True if it is not the first."""
 
     def __init__(self, tensor: torch.Tensor, result: Callable[[], torch.Tensor], note: Callable[[bool], None]) -> None:
-        """Store the parts; ``note`` is called at every wait, with True if it is not the first."""
         self._tensor, self._note = tensor, note
         self._result: Callable[[], torch.Tensor] | None = result
 
@@ -146,7 +134,7 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            exchange.register(rank)
+            exchange.threads[rank] = threading.get_ident()
             results[rank] = function(_ThreadWire(rank, exchange))
         except BaseException as error:  # raised again below, in the caller's thread
             exchange.failures.append(error)
@@ -160,7 +148,7 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
         for thread in threads:
             thread.join()
     except BaseException:
-        exchange.close()
+        exchange.end(*range(world))  # so that no thread waits any longer
         raise
     if exchange.failures:
         raise exchange.failures[0]
@@ -179,20 +167,9 @@ class _Exchange:
         self.ended: set[int] = set()
         self.failures: list[BaseException] = []
 
-    def register(self, rank: int) -> None:
-        """Register this thread as a rank's."""
+    def end(self, *ranks: int) -> None:
         with self.changed:
-            self.threads[rank] = threading.get_ident()
-
-    def close(self) -> None:
-        """End all ranks, so that no thread waits any longer."""
-        with self.changed:
-            self.ended.update(range(self.world))
-            self.changed.notify_all()
-
-    def end(self, rank: int) -> None:
-        with self.changed:
-            self.ended.add(rank)
+            self.ended.update(ranks)
             self.changed.notify_all()
 
     def put(self, number: int, rank: int, operation: str, values: torch.Tensor) -> None:
@@ -261,7 +238,7 @@ def _described(operation: str, values: torch.Tensor) -> str:
 class RemoteWire(Wire):
     """Wire over a `WireEnd` in another process, which keeps the log and the factors.
 
-    Other events travel with the next message.
+    Events that are no messages travel with the next message.
     """
 
     def __init__(self, end: "WireEnd") -> None:
@@ -283,10 +260,6 @@ class RemoteWire(Wire):
     def factors_of(self, place: int) -> torch.Tensor:
         return torch.from_numpy(self._end.factors_of(place, self._take_log()))
 
-    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
-        for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
-            tensor.copy_(torch.from_numpy(theirs))
-
     def restart(self) -> None:
         self.log.append(("restart", 0))
 
@@ -306,7 +279,7 @@ class RemoteWire(Wire):
 class WireEnd:
     """Judge's end of a remote rank's wire, with arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "factors_of", "all_reduce", "wait", "note")
+    OFFERS = ("rank", "world", "broadcast", "factors_of", "all_reduce", "wait", "note")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
@@ -318,10 +291,6 @@ class WireEnd:
         tensor = torch.tensor(array)
         self._wire.broadcast(tensor)
         return np.asarray(tensor)
-
-    def broadcast_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return rank 0's values of each array."""
-        return [self.broadcast(array) for array in arrays]
 
     def factors_of(self, place: int, events: Sequence[Event]) -> NDArray[Any]:
         """Return the factors of a layer's gradient; so the log says when backward comes there, whoever asks."""
