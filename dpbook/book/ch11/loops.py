@@ -92,7 +92,7 @@ def _accelerator() -> torch.device:
 
     This process must not have run a backward before: torch then knows its devices for good.
     """
-    return torch.device("cpu") if sim.missing() else sim.join()
+    return CPU if sim.missing() else sim.join()
 
 
 def _numbers(logged: Any) -> Any:
