@@ -1,7 +1,6 @@
 """Trials of wrappers written by hand: a chain of layers is trained for some steps on every rank.
 
 `Chain` draws a trial and trains it in NumPy, as the oracle of exercise 10; `ChainModule` is the same chain in torch.
-Arguments and results are plain data, so a judge needs no torch and nothing of the wrapper.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,10 +57,8 @@ class Chain:
     ) -> "Chain":
         """Draw a chain; without a ``cap``, with one that makes several buckets.
 
-        Args:
-            crossed: each rank uses the layers in its own order. A bucket is then a layer, and all are alike.
-            absent: one rank leaves out a layer that the others train; with several micro-batches, only in the last.
-            unused: all ranks leave that layer out.
+        With ``crossed`` each rank uses the layers in its own order, and a bucket is a layer. With ``absent`` one rank
+        leaves out a layer that the others train, in the last micro-batch; with ``unused`` all ranks do.
         """
         width, examples = int(rng.integers(3, 6)), int(rng.integers(2, 5))
         tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
@@ -98,7 +95,6 @@ class Chain:
 
     @property
     def trial(self) -> dict[str, Any]:
-        """The trial as plain data, for `train`."""
         return dict(vars(self))
 
     def tensors(self) -> list[tuple[Tensor, int]]:
@@ -115,8 +111,8 @@ class Chain:
         """Return the expected buckets, in reverse order of the parameters."""
         return plan([tensor for tensor, _ in self.tensors()], self.cap, first=None)
 
-    def states(self) -> list[list[Array]]:
-        """Return the parameters after each step, in torch's order, of one process with the big batch."""
+    def states(self) -> list[dict[str, Array]]:
+        """Return the parameters after each step, by name in torch's order, of one process with the big batch."""
         weights, biases = self.weights[0].copy(), self.biases[0].copy()
         first, second = self.tied
         weights[second] = weights[first]
@@ -133,17 +129,16 @@ class Chain:
             dw[first] = dw[second] = dw[first] + dw[second]
             dw[self.frozen] = db[self.frozen] = 0
             weights, biases = weights - RATE * dw, biases - RATE * db
-            pairs = [(layer, (weights[layer], biases[layer])) for layer in range(self.layers)]
-            states.append([a for layer, (w, b) in pairs for a in ((b,) if layer == second else (w, b))])
+            parts = {"weight": weights, "bias": biases}
+            named = {f"layers.{k}.{part}": array[k] for k in range(self.layers) for part, array in parts.items()}
+            del named[f"layers.{second}.weight"]
+            states.append(named)
         return states
 
     def _gradients(
         self, weights: Array, biases: Array, x: Array, order: Sequence[int], factors: Array
     ) -> tuple[Array, Array]:
-        """Return the gradient of one rank's loss, the mean square of its outputs, with the layers in this order.
-
-        On its way it is multiplied by ``factors``, (layers, width), behind each layer.
-        """
+        """Return the gradient of a rank's mean square output, multiplied by a row of ``factors`` behind each layer."""
         dw, db, inputs = np.zeros_like(weights), np.zeros_like(biases), []
         x = x * self.scale[0]
         for layer in order:
@@ -158,7 +153,7 @@ class Chain:
 
 
 Trial = Mapping[str, Any]
-"""A trial as a dict, with the attributes of `Chain` as keys; arrays are float64."""
+"""A trial as plain data, with the attributes of `Chain` as keys."""
 
 
 class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -225,24 +220,22 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
             module.order = trial["last" if is_last else "orders"][wire.rank]
             with nullcontext() if is_last else no_sync():
                 (module(micro[wire.rank], wire).square().mean() / len(step)).backward()
-            wire.log.append(("micro", k))
-        wire.log.append(("finish", 0))
+            wire.note("micro", k)
+        wire.note("finish")
         finish()
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.grad is not None:
                     parameter -= RATE * parameter.grad
         states.append([p.detach().numpy().copy() for p in module.parameters()])
-        logs.append(list(wire.log))
+        logs.append(wire.log)
     return {"states": states, "logs": logs}
 
 
 def states_over(answer: Any, kind: str, trial: Trial, end: WireEnd) -> list[Any]:
     """Return the states of `train` on a rank whose messages go over ``end``, which keeps the log."""
     torch.set_num_threads(1)
-    wire = RemoteWire(end)
-    states: list[Any] = train(answer, kind, trial, wire)["states"]
-    wire.flush()
+    states: list[Any] = train(answer, kind, trial, RemoteWire(end))["states"]
     return states
 
 

@@ -10,7 +10,7 @@ judge's process, which keeps the log.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from dpbook.core import Deadlock, MessageError, check_int
+from dpbook.core import Deadlock, MessageError, check_int, check_one_of
 
 Event = tuple[str, int]
 """An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0, ``("backward",
@@ -52,8 +52,7 @@ class Wire:
     def factors_of(self, place: int) -> torch.Tensor:
         """Return the factors of the gradient of a layer's output, (width,), and log that backward has come there.
 
-        Nothing behind the layer can be computed without them. Raises `MessageError` if they are taken more often than
-        the step has micro-batches.
+        Nothing behind the layer can be computed without them.
         """
         of_step = self.factors[self._restarts - 1]
         micro = self._taken[place]
@@ -75,9 +74,13 @@ class Wire:
 
         return PendingAllReduce(tensor, result, note)
 
+    def note(self, event: str, number: int = 0) -> None:
+        """Add an event that is no message to the log."""
+        self.log.append((event, number))
+
     def restart(self) -> None:
-        """Empty the log and count messages from 0 again."""
-        self.log.clear()
+        """Begin a new log and count messages from 0 again."""
+        self.log = []
         self._calls = 0
         self._taken.clear()
         self._restarts += 1
@@ -122,9 +125,6 @@ class ProcessWire(Wire):
 
 def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
     """Call ``function(wire)`` in one thread per rank of this process, and return the results.
-
-    A rank has ended when its thread ends, and waits when its thread waits; threads that it starts use no other rank's
-    wire.
 
     Raises the first rank's error: `MessageError` if two ranks' messages of one number differ, `Deadlock` if a rank
     waits for a message that another does not send, because it has ended or because all ranks wait.
@@ -201,10 +201,8 @@ class _Exchange:
         return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)
 
     def _check_coming(self, number: int, rank: int) -> None:
-        """Raise `Deadlock` if a rank that must send this message has ended, or if all ranks wait.
-
-        No time limit is needed: on a busy machine a rank may compute for as long as it takes.
-        """
+        """Raise `Deadlock` if a rank that must send this message has ended, or if the threads of all ranks wait."""
+        # No time limit is needed: on a busy machine a rank may compute for as long as it takes.
         missing = set(range(self.world)) - self.slots[number].keys()
         message = f"rank {rank} waits for message {number + 1}, which rank"
         if ended := missing & self.ended:
@@ -236,20 +234,23 @@ def _described(operation: str, values: torch.Tensor) -> str:
 
 
 class RemoteWire(Wire):
-    """Wire over a `WireEnd` in another process, which keeps the log and the factors.
-
-    Events that are no messages travel with the next message.
-    """
+    """Wire over a `WireEnd` in another process, which keeps the log and the factors."""
 
     def __init__(self, end: "WireEnd") -> None:
         super().__init__(end.rank, end.world)
         self._end = end
 
+    def note(self, event: str, number: int = 0) -> None:
+        self._end.note(event, number)
+
+    def restart(self) -> None:
+        self._end.restart()
+
     def all_reduce(self, tensor: torch.Tensor) -> "PendingAllReduce":
-        message = self._end.all_reduce(tensor.detach().numpy(), self._take_log())
+        message = self._end.all_reduce(tensor.detach().numpy())
 
         def wait() -> torch.Tensor:
-            return torch.from_numpy(self._end.wait(message, self._take_log()))
+            return torch.from_numpy(self._end.wait(message))
 
         def note(again: bool) -> None:
             if again:  # the other process notes the first wait itself
@@ -258,28 +259,16 @@ class RemoteWire(Wire):
         return PendingAllReduce(tensor, wait, note)
 
     def factors_of(self, place: int) -> torch.Tensor:
-        return torch.from_numpy(self._end.factors_of(place, self._take_log()))
-
-    def restart(self) -> None:
-        self.log.append(("restart", 0))
-
-    def flush(self) -> None:
-        """Send the last events."""
-        self._end.note(self._take_log())
+        return torch.from_numpy(self._end.factors_of(place))
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: torch.from_numpy(self._end.broadcast(values.numpy()))
-
-    def _take_log(self) -> list[Event]:
-        events = list(self.log)
-        self.log.clear()
-        return events
 
 
 class WireEnd:
     """Judge's end of a remote rank's wire, with arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "factors_of", "all_reduce", "wait", "note")
+    OFFERS = ("rank", "world", "broadcast", "factors_of", "all_reduce", "wait", "note", "restart")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
@@ -292,31 +281,28 @@ class WireEnd:
         self._wire.broadcast(tensor)
         return np.asarray(tensor)
 
-    def factors_of(self, place: int, events: Sequence[Event]) -> NDArray[Any]:
+    def factors_of(self, place: int) -> NDArray[Any]:
         """Return the factors of a layer's gradient; so the log says when backward comes there, whoever asks."""
-        self.note(events)
         return np.asarray(self._wire.factors_of(check_int("place", place, 0)))
 
-    def all_reduce(self, array: NDArray[Any], events: Sequence[Event]) -> int:
+    def all_reduce(self, array: NDArray[Any]) -> int:
         """Begin to sum the current values of ``array``, and return the number with which to wait for the sum."""
-        self.note(events)
         tensor = torch.tensor(array)
         self._messages.append((self._wire.all_reduce(tensor), tensor))
         return len(self._messages) - 1
 
-    def wait(self, message: int, events: Sequence[Event]) -> NDArray[Any]:
+    def wait(self, message: int) -> NDArray[Any]:
         """Wait for the sum of a message and return it."""
-        self.note(events)
         pending, tensor = self._messages[check_int("message", message, 0, len(self._messages) - 1)]
         pending.wait()
         return np.asarray(tensor)
 
-    def note(self, events: Sequence[Event]) -> None:
-        """Add events that are no messages to the log; a "restart" begins a step, with a new log."""
-        for event, number in events:
-            if event == "restart":
-                self._wire.log = []
-                self._wire.restart()
-                self.logs.append(self._wire.log)
-            elif event in ("micro", "finish"):
-                self._wire.log.append((str(event), check_int("number", number, 0)))
+    def note(self, event: str, number: int = 0) -> None:
+        """Add an event that is no message to the log."""
+        check_one_of("event", event, ("micro", "finish"))
+        self._wire.note(event, check_int("number", number, 0))
+
+    def restart(self) -> None:
+        """Begin a step, with a new log."""
+        self._wire.restart()
+        self.logs.append(self._wire.log)
