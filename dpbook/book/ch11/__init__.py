@@ -1,7 +1,4 @@
-"""Chapter 11: Real multi-GPU.
-
-Bytes that a training run sends per rank and step, and their time over each kind of link.
-"""
+"""Chapter 11: Real multi-GPU. Bytes that a training run sends per rank and step, and their time over each link."""
 
 from collections.abc import Mapping
 from functools import cache
