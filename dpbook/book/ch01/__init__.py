@@ -1,7 +1,4 @@
-"""Chapter 01: The four-phase loop.
-
-The four-phase loop on the smallest model, drawn phase by phase, and gradient descent with stale gradients.
-"""
+"""Chapter 01: The four-phase loop, drawn phase by phase on the smallest model, and descent with stale gradients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,8 +29,7 @@ StepTexts = tuple[list[str], ...]
 def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> Viewer:
     """Step through data-parallel training of the model w·x, phase by phase, from w = 0.
 
-    ``x`` and ``y`` are 1-D, of one length that ``world`` divides; every step uses all examples. Raises
-    `InvalidArgument`.
+    ``x`` and ``y`` are 1-D, of one length that ``world`` divides; every step uses all examples.
     """
     check_int("world", world, 1, 4)
     check_int("steps", steps, 1, 99)

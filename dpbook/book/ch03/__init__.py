@@ -1,7 +1,4 @@
-"""Chapter 03: Feeding the replicas.
-
-Pictures of feeds as grids: a cell is an example, with the ranks that have read it.
-"""
+"""Chapter 03: Feeding the replicas. Pictures of feeds are grids: a cell is an example, with the ranks that read it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

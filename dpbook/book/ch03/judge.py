@@ -89,11 +89,9 @@ SHUFFLED = 1000
 
 
 def _judge_shuffled(answer: Answer, rng: np.random.Generator) -> None:
-    """Check how far examples move, and that the distance from one to the next is not often the same.
-
-    A random order of 1,000 moves an example by 333 places on average, give or take 7; it has one distance of
-    neighbours, modulo 1,000, more than 15 times in fewer than one of a billion draws.
-    """
+    """Check how far examples move, and that the distance from one to the next is not often the same."""
+    # A random order of 1,000 moves an example by 333 places on average, give or take 7; it has one distance of
+    # neighbours, modulo 1,000, more than 15 times in fewer than one of a billion draws.
     for seed, epoch in rng.integers((0, 0), (1000, 50), (3, 2)).tolist():
         (order,) = _orders(answer, [(SHUFFLED, seed, epoch)])
         where = f"{SHUFFLED:,} examples, seed {seed}, epoch {epoch}"

@@ -2,13 +2,11 @@
 
 The rate is tuned anew for every batch, as in Shallue et al. (Measuring the Effects of Data Parallelism on Neural
 Network Training, 2019): a rule that is not compared with the best rate may look right because its base was too small.
-
-A table of races shows the best rate of each batch.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeAlias
 
@@ -29,19 +27,12 @@ Networks: TypeAlias = dict[str, Array]
 
 @dataclass(frozen=True)
 class Race:
-    """The runs of one batch size.
-
-    Attributes:
-        batch: examples per step.
-        rates: (rates,), the learning rates.
-        steps: (rates, seeds), steps of a run until the goal; infinite if it did not reach it.
-        accuracies: (rates, seeds), accuracy on the test images then, from 0 to 1; NaN if it did not reach it.
-    """
+    """The runs of one batch size, in examples."""
 
     batch: int
-    rates: Array
-    steps: Array
-    accuracies: Array = field(repr=False)
+    rates: Array  # (rates,), the learning rates
+    steps: Array  # (rates, seeds), steps of a run until the goal; infinite if it did not reach it
+    accuracies: Array  # (rates, seeds), on the test images then, from 0 to 1; NaN if it did not reach the goal
 
     @property
     def medians(self) -> Array:
@@ -125,10 +116,8 @@ class _Stack(MLP):
         return {name: np.stack([np.atleast_2d(tensors[name]) for tensors in drawn]) for name in self.shapes}
 
     def step(self, networks: Networks, lr: Array, x: Array, y: Array) -> Networks:
-        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs).
-
-        ``networks`` is changed in place: new arrays would take a part of the time of a race.
-        """
+        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs)."""
+        # The networks are changed in place: new arrays would take a part of the time of a race.
         sums = self.sum_gradients(networks, x, y)
         rate = lr[:, None, None] / x.shape[1]
         for name, tensors in networks.items():
@@ -138,11 +127,9 @@ class _Stack(MLP):
         return networks
 
     def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
-        """Return which networks' mean loss over the same examples is below ``goal``, (networks,).
-
-        No loss is negative: once the sum over some examples is too large, the other examples are skipped. So those come
-        first that have the largest losses in one of the networks.
-        """
+        """Return which networks' mean loss over the same examples is below ``goal``, (networks,)."""
+        # No loss is negative: once the sum over some examples is too large, the other examples are skipped. So those
+        # come first that have the largest losses in one of the networks.
         sums, most = np.zeros(len(networks["W1"])), goal * len(x)
         near = np.arange(len(sums))
         one = {name: tensors[len(sums) // 2] for name, tensors in networks.items()}
@@ -194,17 +181,11 @@ RECORDED = DATA / "measurements" / "critical_batch.json"
 
 @dataclass(frozen=True)
 class Branches:
-    """All branches of one segment.
+    """All branches of one segment."""
 
-    Attributes:
-        losses: held-out losses, in nats per byte, at which a branch begins and ends.
-        races: for each batch the steps of each learning rate and seed; the accuracies are NaN.
-        noise: signal and noise of the gradient on held-out text where the branches begin, averaged over the seeds.
-    """
-
-    losses: tuple[float, float]
-    races: list[Race]
-    noise: NoiseScale
+    losses: tuple[float, float]  # held-out losses, in nats per byte, at which a branch begins and ends
+    races: list[Race]  # one per batch; the accuracies are NaN
+    noise: NoiseScale  # of the gradient on held-out text where the branches begin, averaged over the seeds
 
 
 def recorded() -> list[Branches]:

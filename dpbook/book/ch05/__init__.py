@@ -1,7 +1,4 @@
-"""Chapter 05: All-reduce.
-
-Pictures of collectives: before and after on each rank, bytes per rank beside the bound, a ring with a mistake.
-"""
+"""Chapter 05: All-reduce. Pictures of all collectives and of bytes per rank beside the bound; a ring with a mistake."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,7 +1,4 @@
-"""Chapter 07: Naive and overlapped.
-
-Simulated steps with a random fault for exercise 07.3, and the tokens per GPU that hide the sync of a language model.
-"""
+"""Chapter 07: Naive and overlapped. Simulated steps with a fault for exercise 07.3, and the tokens that hide a sync."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -99,8 +96,7 @@ class _Draw:
 
 
 FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
-"""Operations per parameter and token: a matrix product has a multiplication and an addition, and backward has two
-(Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
+"""Operations per parameter and token (Kaplan et al., "Scaling Laws for Neural Language Models", 2020)."""
 BF16_BYTES = 2
 
 
@@ -109,10 +105,9 @@ def tokens_to_hide(
 ) -> float:
     """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync in bf16.
 
-    Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter,
-    and a ring of many ranks takes 2 · 2/W per synced parameter. For a dense model this gives T > F/W, whatever its
-    size. Backward that recomputes activations takes 6T/F. Latencies and the last bucket, which nothing hides, are left
-    out.
+    Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter
+    (6T/F if it recomputes activations), and a ring of many ranks 2 · 2/W per synced parameter: T > F/W for a dense
+    model of any size. Latencies and the last bucket, which nothing hides, are left out.
 
     Args:
         flops_per_second: F, operations per second that one GPU reaches in training, which is not its peak.

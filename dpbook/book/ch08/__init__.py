@@ -1,7 +1,4 @@
-"""Chapter 08: Buckets.
-
-Gradients of models: named ones of the book, by name and shape, and random ones for exercise 08.3.
-"""
+"""Chapter 08: Buckets. Gradients of named models, by name and shape, and of random ones for exercise 08.3."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -41,10 +38,7 @@ def sample(layers: int = 12, seed: int = 0) -> Model:
 
 
 def simulate(model: Model, groups: Sequence[Sequence[int]]) -> Timeline:
-    """Simulate the step in which these groups of gradients are sent, in this order.
-
-    Raises `InvalidArgument` unless every gradient is in exactly one group.
-    """
+    """Simulate the step that sends these groups in this order; they hold each gradient once, else `InvalidArgument`."""
     tensors = [Tensor(f"gradient {index}", nbytes, "uint8") for index, nbytes in enumerate(model.nbytes)]
     checked = Plan(tuple(tensors), groups).groups  # type: ignore[arg-type]
     order = sorted(range(len(tensors)), key=lambda index: -model.ready[index])  # layers in the order of forward
@@ -73,10 +67,7 @@ def mlp(depth: int = 40, width: int = 4096, bias: bool = True) -> tuple[Tensor, 
 
 
 def gpt() -> tuple[Tensor, ...]:
-    """Return the smallest GPT-2, whose output layer shares the token embedding: 124,439,808 parameters.
-
-    After Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
-    """
+    """Return the smallest GPT-2 (Radford et al., 2019), whose output layer shares the token embedding: 124,439,808."""
     depth, d, vocabulary, context = 12, 768, 50257, 1024
     tensors = [Tensor("wte.weight", (vocabulary, d), "float32"), Tensor("wpe.weight", (context, d), "float32")]
     block = {

@@ -1,7 +1,4 @@
-"""Chapter 09: Real processes.
-
-Logs of the collective calls of all ranks in a step, in which one rank differs from the others.
-"""
+"""Chapter 09: Real processes. Logs of the collective calls of all ranks in a step, of which one rank's differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,10 +31,7 @@ def broadcast(shape: tuple[int, ...], line: int, source: int = 0) -> Call:
 
 
 def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = False) -> LoggedStep:
-    """Draw a step of some calls on ``world`` ranks, 3 or more; a random rank has a fault of this kind, if any.
-
-    With ``last`` the fault is at the last possible call.
-    """
+    """Draw a step on 3 or more ranks, with a fault of this kind on one rank, at the last possible call if ``last``."""
     step = _step(rng)
     logs = [[dict(call) for call in step] for _ in range(world)]
     rank = int(rng.integers(world))
