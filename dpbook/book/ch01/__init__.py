@@ -1,7 +1,4 @@
-"""Chapter 01: The four-phase loop.
-
-The four-phase loop on the smallest model, drawn phase by phase, and gradient descent with stale gradients.
-"""
+"""Chapter 01: The four-phase loop, drawn phase by phase on the smallest model, and descent with stale gradients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,10 +27,9 @@ StepTexts = tuple[list[str], ...]
 
 
 def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> Viewer:
-    """StepTexts through data-parallel training of the model w·x, phase by phase, from w = 0.
+    """Step through data-parallel training of the model w·x, phase by phase, from w = 0.
 
-    ``x`` and ``y`` are 1-D, of one length that ``world`` divides; every step uses all examples. The numbers come from
-    the functions that `replicas.train` is made of. Raises `InvalidArgument`.
+    ``x`` and ``y`` are 1-D, of one length that ``world`` divides; every step uses all examples.
     """
     check_int("world", world, 1, 4)
     check_int("steps", steps, 1, 99)
@@ -44,29 +40,18 @@ def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> 
     return Viewer(lambda phase: _draw(history, phase), 4 * steps, "phase")
 
 
-class _Line(replicas.Linear):
-    """The model w·x: a linear model whose bias stays 0, so that it has only one number."""
-
-    def gradient(self, params: NDArray[Any], x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-        gradient = super().gradient(params, x, y)
-        self.views(gradient)["b"][:] = 0
-        return gradient
-
-
 def _train(x: NDArray[Any], y: NDArray[Any], world: int, lr: float, steps: int) -> list[StepTexts]:
-    model = _Line(1)
-    params = np.zeros((world, model.size))
-    optimizers = [replicas.SGD(lr) for _ in range(world)]
+    w = np.zeros((world, 1))
     history = []
     for _ in range(steps):
-        before = [f"w = {w:.4g}" for w in params[:, 0]]
+        before = [f"w = {own:.4g}" for own in w[:, 0]]
         shards = replicas.shard(x, y, world)
-        local = replicas.local_gradients(model, params, shards)
+        local = np.array([np.mean(2 * (own * xs - ys) * xs, axis=0) for own, (xs, ys) in zip(w, shards, strict=True)])
         averaged = replicas.average(local, collectives.ring(world))
-        params = replicas.update(params, averaged, optimizers)
-        numbers = ["x = " + ", ".join(f"{value:g}" for value in shard[:, 0]) for shard, _ in shards]
+        w = w - lr * averaged
+        numbers = ["x = " + ", ".join(f"{value:g}" for value in xs[:, 0]) for xs, _ in shards]
         gradients = ([f"{g:.4g}" for g in array[:, 0]] for array in (local, averaged))
-        history.append((before, numbers, *gradients, [f"w = {w:.4g}" for w in params[:, 0]]))
+        history.append((before, numbers, *gradients, [f"w = {own:.4g}" for own in w[:, 0]]))
     return history
 
 

@@ -40,12 +40,8 @@ def _average(numbers: tuple[int, int], cut: int) -> float:
 def _average_text(numbers: tuple[int, int]) -> list[str]:
     slope, first = numbers
     x = [str(first + place) for place in range(6)]
-    equal, unequal = ((", ".join(x[:cut]), ", ".join(x[cut:])) for cut in (3, 2))
-    return [
-        f"x = {', '.join(x)} with y = {slope}x",
-        "has the examples {} and the second {}".format(*equal),
-        "has {} and the second {}".format(*unequal),
-    ]
+    equal, unequal = (f"{', '.join(x[:cut])} and the second {', '.join(x[cut:])}" for cut in (3, 2))
+    return [f"x = {', '.join(x)} with y = {slope}x", f"has the examples {equal}", f"has {unequal}"]
 
 
 AVERAGE = Numbers(
@@ -142,7 +138,8 @@ def own_shard(answer: Answer, rng: np.random.Generator) -> None:
         params, where = rng.normal(size=(world, 3)), plural(world, "rank")  # differing: they show whose a rank uses
         calls = call(answer, params, x, y, 0.1, through=_drive, where=where)
         expect(len(calls["shards"]) == world, f"{world} local gradients", f"{len(calls['shards'])}", where)
-        read = [_rows(x, shard) for shard in calls["shards"]]
+        index_of = {row.tobytes(): index for index, row in enumerate(x)}
+        read = [[index_of.get(row.tobytes(), -1) for row in shard] for shard in calls["shards"]]
         shards = np.arange(4 * world).reshape(world, 4).tolist()
         actual = f"the shards read are of rows {', '.join(map(str, read))}"
         once = sorted(row for rows in read for row in rows) == list(range(4 * world))
@@ -153,12 +150,6 @@ def own_shard(answer: Answer, rng: np.random.Generator) -> None:
             place = f"{where}, parameters with rows {rows}, rank {rank}'s"
             expect_equal(params[rank], used, place, axes=("parameter",))
         _step(answer, world, params, x, y)
-
-
-def _rows(x: Array, shard: Array) -> list[int]:
-    """Return the indices of a shard's examples in the batch; -1 for any other row."""
-    place = {row.tobytes(): index for index, row in enumerate(x)}
-    return [place.get(np.ascontiguousarray(row).tobytes(), -1) for row in shard]
 
 
 # 01.3: two meters
@@ -215,7 +206,6 @@ def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
 # 01.4: which meter shows it?
 
 WORLD, STEPS = 4, 3
-Exchange = Callable[[Array], Array]
 
 
 def _sum(gradients: Array) -> Array:
@@ -223,7 +213,7 @@ def _sum(gradients: Array) -> Array:
     return np.tile(gradients.sum(axis=0), (len(gradients), 1))
 
 
-def _meters_of(exchange: Exchange, *, same_shard: bool = False, offset: float = 0.0) -> str:
+def _meters_of(exchange: Callable[[Array], Array], *, same_shard: bool = False, offset: float = 0.0) -> str:
     """Run a few steps with one mistake and say which meter moved by more than rounding."""
     rng = np.random.default_rng(0)
     params, x, y = _instance(rng, WORLD)
@@ -248,8 +238,6 @@ MISTAKES: dict[str, Callable[[], str]] = {
     "every rank reads the first shard": lambda: _meters_of(_sum, same_shard=True),
     "one rank starts from other parameters": lambda: _meters_of(_sum, offset=0.5),
 }
-
-
 METERS = ("drift", "gap", "both", "neither")
 
 

@@ -30,13 +30,12 @@ class Coupled(Network):
     def rank_pass(self, p: dict[str, Array], x: Array, y: Array, start: int) -> Pass:
         """Yield local arrays, receive the results of `exchange`, and return this rank's part of the gradient.
 
-        Args:
-            start: number of the batch's examples on lower ranks.
+        ``start`` is the number of the batch's examples on lower ranks.
         """
 
     @abstractmethod
     def exchange(self, rows: list[Array]) -> list[Array]:
-        """Turn the arrays that the ranks have yielded into those that they receive, by messages."""
+        """Turn the arrays that the ranks have yielded into those that they receive."""
 
     def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
         return _in_step([self.rank_pass(p, x, y, 0)], lambda rows: rows)[0]
@@ -45,12 +44,8 @@ class Coupled(Network):
 def synchronised_gradients(model: Coupled, params: Array, shards: Sequence[tuple[Array, Array]]) -> Array:
     """Return each rank's gradient (world, size) when all ranks use the whole batch's statistics or negatives.
 
-    Like `local_gradients`, each is divided by the rank's own number of examples, so the same average follows (with
-    ``counts`` where shards differ) and gives the gradient of the whole batch.
-
-    Args:
-        params: (world, size), one row per replica.
-        shards: one (x, y) per rank, none empty.
+    Like `local_gradients` with the same arguments, each is divided by the rank's own number of examples, so the same
+    average follows (with ``counts`` where shards differ) and gives the gradient of the whole batch.
     """
     if len(params) != len(shards) or len(shards) == 0:
         raise InvalidArgument("shards", f"{len(shards)} shards", f"one for each of {len(params)} replicas")
@@ -153,20 +148,7 @@ class Contrastive(Coupled):
 
     def exchange(self, rows: list[Array]) -> list[Array]:
         """Gather all ranks' rows, in the order of the ranks, on every rank."""
-        world, columns = len(rows), rows[0].shape[1]
-        ends = np.cumsum([0, *(part.size for part in rows)])
-        buffers = np.zeros((world, int(ends[-1])), rows[0].dtype)
-        for rank, part in enumerate(rows):
-            buffers[rank, ends[rank] : ends[rank + 1]] = part.ravel()
-        gather = collectives.embed(
-            collectives.all_gather(world),  # its rank r starts with chunk r + 1, which is chunk r here
-            world,
-            range(world),
-            chunks=[(chunk - 1) % world for chunk in range(world)],
-            bounds=collectives.FixedBounds(tuple(ends.tolist())),
-        )
-        everything = collectives.simulate(gather, buffers).buffers
-        return [row.reshape(-1, columns) for row in everything]
+        return [np.concatenate(rows)] * len(rows)
 
     def _outputs(self, p: dict[str, Array], x: Array) -> Array:
         return x @ p["W"]
@@ -192,12 +174,9 @@ def plain_gather_gradients(
 ) -> Array:
     """Return each rank's gradient (world, size) if gathered outputs carry no gradient back to the other ranks.
 
-    `torch.distributed.all_gather` behaves so; a rank then replaces its own part of the result by its local outputs.
-
-    Args:
-        params: (world, size), one row per replica, all equal.
-        shards: one (x, y) per rank, the two views, all of one length.
-        loss_of: whether a rank takes the mean loss over its own first views, or over those of all ranks.
+    `torch.distributed.all_gather` behaves so; a rank then replaces its own part of the result by its local outputs. The
+    replicas are equal, and the shards have one length. A rank takes the mean loss over its "own" first views, or over
+    those of "all" ranks.
     """
     if loss_of not in ("own", "all"):
         raise InvalidArgument("loss_of", loss_of, "'own' or 'all'")

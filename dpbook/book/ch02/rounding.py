@@ -1,7 +1,4 @@
-"""Pictures of rounding: floating-point additions one by one, errors against a bound, and distances of replicas.
-
-`sum_in_bf16` emulates sums in bfloat16 in float32.
-"""
+"""Rounding: pictures of additions one by one, of errors against a bound, of distances of replicas; sums in bfloat16."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,12 +59,11 @@ class Addition:
 
 
 def play_additions(terms: ArrayLike, orders: Sequence[Sequence[int]]) -> Viewer:
-    """Step through the sum of the same numbers in one order or two, one after another, addition by addition.
+    """Step through the sum of 2 to 5 numbers in one order or two, addition by addition.
 
     Every addition is drawn on a ruler of the floats around its result: the exact sum falls between two marks, and the
-    rounded one is a mark. The arithmetic is that of the dtype of ``terms``: 2 to 5 finite numbers, float16, float32 or
-    float64. ``orders`` are one or two permutations of their places; ``(1, 2, 0)`` adds (x1 + x2) + x0. Raises
-    `InvalidArgument` for other input, and if a sum overflows.
+    rounded one is a mark. The arithmetic is that of the dtype of ``terms``, float16, float32 or float64. The order
+    ``(1, 2, 0)`` adds (x1 + x2) + x0. Raises `InvalidArgument` for other input, and if a sum overflows.
     """
     values = np.asarray(terms)
     if values.ndim != 1 or not 2 <= len(values) <= 5 or values.dtype not in (np.float16, np.float32, np.float64):
@@ -218,10 +214,9 @@ MARKS = (
 
 
 def sum_in_bf16(buffers: Array) -> Array:
-    """Return for every rank the sum (world, size) in rank order, rounded to bfloat16 after each addition.
+    """Return for every rank the sum of float32 ``buffers`` (world, size), rounded to bfloat16 before and after each +.
 
     An all-reduce that sends bfloat16 from rank to rank gives this result, whatever precision a rank adds in.
-    ``buffers`` is a float32 array (world, size); rows are rounded before they are added.
     """
     if not isinstance(buffers, np.ndarray) or buffers.ndim != 2 or buffers.dtype != np.float32:
         raise InvalidArgument("buffers", buffers, "a float32 array (world, size)")
@@ -233,11 +228,7 @@ def sum_in_bf16(buffers: Array) -> Array:
 
 @in_style
 def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: str = "largest error") -> Picture:
-    """Place named errors on one logarithmic axis, left or right of the largest error that rounding can explain.
-
-    ``errors`` are positive numbers, drawn from top to bottom; those up to the positive ``bound`` are rounding.
-    ``title`` states the finding, ``unit`` names the quantity.
-    """
+    """Place positive errors by name on a logarithmic axis, from top to bottom; those up to ``bound`` are rounding."""
     figure, axes = new_figure(title, height=90 + 36 * len(errors))
     left, right = _limits(bound, list(errors.values()))
     axes.axvspan(left, bound, color=palette.PANEL, zorder=0)

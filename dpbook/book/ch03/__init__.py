@@ -1,9 +1,6 @@
-"""Chapter 03: Feeding the replicas.
+"""Chapter 03: Feeding the replicas. Pictures of feeds are grids: a cell is an example, with the ranks that read it."""
 
-Pictures of feeds as grids: a cell is an example, with the ranks that have read it.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpbook.core import InvalidArgument, palette
@@ -50,15 +47,11 @@ def draw_feeds(feeds: Feeds) -> Picture:
 
 @dataclass(frozen=True)
 class Reading:
-    """State of one feed after some steps of an epoch.
+    """State of one feed after some steps of an epoch."""
 
-    ``readers[example]`` are the ranks that have read it, ``lists[rank]`` the examples that a rank has read, and
-    ``batch[rank]`` those that it reads in this step; ``batch`` is None before the first step and after the last.
-    """
-
-    readers: list[list[int]]
-    lists: list[list[int]]
-    batch: list[list[int]] | None
+    readers: list[list[int]]  # of each example, the ranks that have read it
+    lists: list[list[int]]  # of each rank, the examples that it has read
+    batch: list[list[int]] | None  # of each rank, those of this step; None before the first step and after the last
     ended: bool
 
     @property
@@ -109,31 +102,21 @@ def _draw(title: str, readings: Mapping[str, Reading], lists: Mapping[str, list[
     height = max(42 + _tall(reading) + len(reading.lists) * LINE_HEIGHT + 4 for reading in readings.values())
     width = 2 * MARGIN + columns * (WIDTH + GAP) - GAP
     card = Card(width, title, "large: its rank; small: the example")
-    card.legend(_marks(marked))
+    # No colour stands alone: a cell also shows numbers, a cross, or a line.
+    repeated = Mark("read more than once", rect(0, 0, 14, 13, rx=2, fill=palette.PARTIAL, stroke=palette.INK))
+    marks = [repeated, Mark("never read", "".join(_cross(0, 0, 14, 13)))]
+    card.legend([*marks, Mark("this step", rect(0, 5, 14, 4, fill=palette.INK))] if marked else marks)
     top, alts = card.y + 8, []
     for place, (name, reading) in enumerate(readings.items()):
         x, card.y = MARGIN + place % columns * (WIDTH + GAP), top + place // columns * (height + GAP)
         card.add(*_panel(x, card.y, name, reading, lists[name], marked=marked))
-        alts.append(f"{name}: {'; '.join(_alt(reading, lists[name]))}.")
+        words = [f"rank {rank}: {line}" for rank, line in enumerate(lists[name])] + [reading.tally]
+        if reading.repeated:
+            words.append(f"more than once: {_listed(reading.repeated)}")
+        if reading.ended and reading.unread:
+            words.append(f"never: {_listed(reading.unread)}")
+        alts.append(f"{name}: {'; '.join(words)}.")
     return card.picture(card.y + height + MARGIN, " ".join(alts))
-
-
-def _alt(reading: Reading, lines: list[str]) -> Iterator[str]:
-    """Describe a panel in words."""
-    yield from (f"rank {rank}: {line}" for rank, line in enumerate(lines))
-    yield reading.tally
-    if reading.repeated:
-        yield f"more than once: {_listed(reading.repeated)}"
-    if reading.ended and reading.unread:
-        yield f"never: {_listed(reading.unread)}"
-
-
-def _marks(marked: bool) -> Iterator[Mark]:
-    """Draw the legend. No colour stands alone: a cell also shows numbers, a cross, or a line."""
-    yield Mark("read more than once", rect(0, 0, 14, 13, rx=2, fill=palette.PARTIAL, stroke=palette.INK))
-    yield Mark("never read", "".join(_cross(0, 0, 14, 13)))
-    if marked:
-        yield Mark("this step", rect(0, 5, 14, 4, fill=palette.INK))
 
 
 def _tall(reading: Reading) -> int:

@@ -52,10 +52,7 @@ padding = partial(dealt, sizes=uneven)
 # 03.2: the order of an epoch
 
 
-Arguments = tuple[int, int, int]
-
-
-def _orders(answer: Answer, calls: Sequence[Arguments], other_interpreter: bool = False) -> list[list[Any]]:
+def _orders(answer: Answer, calls: Sequence[tuple[int, int, int]], other_interpreter: bool = False) -> list[list[Any]]:
     """Return the answer's orders for calls with (n, seed, epoch)."""
     returned = call_each(answer, calls, other_interpreter=other_interpreter)
     return [_order(n, got) for (n, _, _), got in zip(calls, returned, strict=True)]
@@ -92,11 +89,9 @@ SHUFFLED = 1000
 
 
 def _judge_shuffled(answer: Answer, rng: np.random.Generator) -> None:
-    """Check how far examples move, and that the distance from one to the next is not often the same.
-
-    A random order of 1,000 moves an example by 333 places on average, give or take 7; it has one distance of
-    neighbours, modulo 1,000, more than 15 times in fewer than one of a billion draws.
-    """
+    """Check how far examples move, and that the distance from one to the next is not often the same."""
+    # A random order of 1,000 moves an example by 333 places on average, give or take 7; it has one distance of
+    # neighbours, modulo 1,000, more than 15 times in fewer than one of a billion draws.
     for seed, epoch in rng.integers((0, 0), (1000, 50), (3, 2)).tolist():
         (order,) = _orders(answer, [(SHUFFLED, seed, epoch)])
         where = f"{SHUFFLED:,} examples, seed {seed}, epoch {epoch}"
@@ -156,18 +151,13 @@ def _mistakes_text(numbers: tuple[int, int, int]) -> list[str]:
     ]
 
 
-def _round(share: float) -> bool:
-    """Return True if a number is clearly rounded up or down."""
-    return abs(share % 1 - 0.5) > 0.01
-
-
 MISTAKES = Numbers(
     "03.3",
     (60_000, 4, 32),
     lambda: [
         numbers
         for numbers in product((30_000, 60_000, 90_000, 120_000), PARTS, (16, 32, 64))
-        if all(_round(number) for pair in _two_mistakes(numbers) for number in pair)
+        if all(abs(number % 1 - 0.5) > 0.01 for pair in _two_mistakes(numbers) for number in pair)  # none near a half
     ],
     _mistakes_text,
     lambda numbers: tuple((round(step), round(percent)) for step, percent in _two_mistakes(numbers)),
@@ -187,11 +177,6 @@ def predicted(answer: Answer, rng: np.random.Generator) -> None:
 # 03.4: the rank that waits
 
 
-def _batches(length: int, batch: int) -> int:
-    """Return the number of batches, counted one by one."""
-    return sum(1 for _ in range(0, length, batch))
-
-
 def nobody(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         batch, full = (int(number) for number in rng.integers((3, 0), (20, 9)))
@@ -199,7 +184,7 @@ def nobody(answer: Answer, rng: np.random.Generator) -> None:
         lengths[0], lengths[-1] = full * batch + batch, full * batch + (1 if world > 1 else batch)
         for given in (lengths, lengths[::-1], [lengths[0]] * world):
             got = call(answer, given, batch)
-            expect(got is None, f"None: every rank has {_batches(given[0], batch)} batches", f"{got!r}")
+            expect(got is None, f"None: every rank has {full + 1} batches", f"{got!r}")
         if world > 1:  # an answer that always says None has found nothing
             late = [*lengths[1:], lengths[0] + batch]
             expect(call(answer, late, batch) is not None, "a rank that waits", "None")
@@ -210,7 +195,7 @@ UNEVEN = (([10, 9, 20], 8), ([20, 10, 9], 8), ([9, 17, 25, 1, 2], 8))
 
 
 def _first_wait(lengths: list[int], batch: int) -> tuple[int, int, int]:
-    steps = [_batches(length, batch) for length in lengths]
+    steps = [len(range(0, length, batch)) for length in lengths]
     fewest = min(steps)
     waiting = next(rank for rank, count in enumerate(steps) if count > fewest)
     return waiting, fewest + 1, steps.index(fewest)

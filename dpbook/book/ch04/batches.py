@@ -1,11 +1,10 @@
 """Bigger batches: the gradient noise scale, pictures of accumulation, and plots of measurements by batch.
 
-The noise scale is the number of examples from which a batch's gradient is more signal than noise.
-
-The mean gradient of B examples is G plus noise of covariance Σ / B, so its squared norm is |G|² + tr Σ / B on average.
-Data parallelism computes gradients of two batch sizes anyway: the local ones, of b examples, and their average, of
-B = world · b. Two equations, two unknowns (McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of
-Large-Batch Training, 2018, appendix A).
+The noise scale is the number of examples from which a batch's gradient is more signal than noise. The mean gradient of
+B examples is G plus noise of covariance Σ / B, so its squared norm is |G|² + tr Σ / B on average. Data parallelism
+computes gradients of two batch sizes anyway: the local ones, of b examples, and their average, of B = world · b. Two
+equations, two unknowns (McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of Large-Batch
+Training, 2018, appendix A).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,10 +35,7 @@ class NoiseScale:
 
     @property
     def scale(self) -> float:
-        """B_simple = tr Σ / |G|², in examples: the batch whose noise is as large as its signal.
-
-        Negative or infinite if the signal could not be distinguished from 0; more steps may help.
-        """
+        """B_simple = tr Σ / |G|², in examples: the batch with as much noise as signal; negative or inf without one."""
         return self.noise / self.signal if self.signal else float("inf")
 
     def __repr__(self) -> str:
@@ -127,17 +123,16 @@ class AccumulationState:
 
 
 def play_accumulation(micro_batches: int, accumulation: int, leftover: Leftover = "carry", epochs: int = 2) -> Viewer:
-    """Step through gradient accumulation, micro-batch by micro-batch, if each one's gradient is 1.
+    """Step through accumulation if each gradient is 1: an update of 1 is then the mean of its micro-batches.
 
-    An update is then the mean of its micro-batches if it is 1. Up to 10 micro-batches in an epoch and 3 epochs; raises
-    `InvalidArgument`.
+    Up to 10 micro-batches in an epoch and 3 epochs; raises `InvalidArgument`.
     """
     states = _states(micro_batches, accumulation, leftover, epochs)
     return Viewer(lambda after: _draw(states, after), len(states), "micro-batch")
 
 
 def draw_accumulation(micro_batches: int, accumulation: int, leftover: Leftover = "carry", epochs: int = 2) -> Picture:
-    """Draw the last picture of `play_accumulation`, with every micro-batch and every update."""
+    """Draw the last picture of `play_accumulation`."""
     states = _states(micro_batches, accumulation, leftover, epochs)
     return _draw(states, len(states))
 
@@ -237,11 +232,9 @@ def _decimal(value: Fraction) -> str:
 def against_batch(
     batches: ArrayLike, series: Mapping[str, ArrayLike], title: str, unit: str, *, log: bool = False
 ) -> Picture:
-    """Plot up to four named measurements against the batch size, which has a logarithmic axis.
+    """Plot up to four named measurements (n,) against ``batches`` (n,) in examples, on a logarithmic axis.
 
-    ``batches`` (n,) are positive sizes in examples; each gets a tick. ``series`` are finite measurements (n,) by name;
-    with ``log`` they are positive and have a logarithmic axis too. ``title`` states the finding, ``unit`` names the
-    quantity. Raises `InvalidArgument`.
+    With ``log`` the measurements, which ``unit`` names, have a logarithmic axis too. Raises `InvalidArgument`.
     """
     sizes = np.asarray(batches, float)
     named = {name: np.asarray(values, float) for name, values in series.items()}
@@ -274,8 +267,8 @@ def noise_scale_estimates(
     figure, axes = new_figure(title)
     above, below = scales > top, scales < 0
     for marker, mask, label in (("o", ~(above | below), "single step"), ("^", above, None), ("v", below, None)):
-        place = steps[mask], scales[mask].clip(0, top)
         if mask.any():  # an empty line would stretch the margin
+            place = steps[mask], scales[mask].clip(0, top)
             axes.plot(*place, marker, color=LINES[0][0], markersize=3.6, clip_on=False, label=label)
     smooth = [estimate.scale for estimate in smoothed]
     axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")

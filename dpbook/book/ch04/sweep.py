@@ -2,13 +2,11 @@
 
 The rate is tuned anew for every batch, as in Shallue et al. (Measuring the Effects of Data Parallelism on Neural
 Network Training, 2019): a rule that is not compared with the best rate may look right because its base was too small.
-
-A table of races shows the best rate of each batch.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeAlias
 
@@ -29,19 +27,12 @@ Networks: TypeAlias = dict[str, Array]
 
 @dataclass(frozen=True)
 class Race:
-    """The runs of one batch size.
-
-    Attributes:
-        batch: examples per step.
-        rates: (rates,), the learning rates.
-        steps: (rates, seeds), steps of a run until the goal; infinite if it did not reach it.
-        accuracies: (rates, seeds), accuracy on the test images then, from 0 to 1; NaN if it did not reach it.
-    """
+    """The runs of one batch size, in examples."""
 
     batch: int
-    rates: Array
-    steps: Array
-    accuracies: Array = field(repr=False)
+    rates: Array  # (rates,), the learning rates
+    steps: Array  # (rates, seeds), steps of a run until the goal; infinite if it did not reach it
+    accuracies: Array  # (rates, seeds), on the test images then, from 0 to 1; NaN if it did not reach the goal
 
     @property
     def medians(self) -> Array:
@@ -125,10 +116,8 @@ class _Stack(MLP):
         return {name: np.stack([np.atleast_2d(tensors[name]) for tensors in drawn]) for name in self.shapes}
 
     def step(self, networks: Networks, lr: Array, x: Array, y: Array) -> Networks:
-        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs).
-
-        ``networks`` is changed in place: new arrays would take a part of the time of a race.
-        """
+        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs)."""
+        # The networks are changed in place: new arrays would take a part of the time of a race.
         sums = self.sum_gradients(networks, x, y)
         rate = lr[:, None, None] / x.shape[1]
         for name, tensors in networks.items():
@@ -138,11 +127,9 @@ class _Stack(MLP):
         return networks
 
     def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
-        """Return which networks' mean loss over the same examples is below ``goal``, (networks,).
-
-        No loss is negative: once the sum over some examples is too large, the other examples are skipped. So those come
-        first that have the largest losses in one of the networks.
-        """
+        """Return which networks' mean loss over the same examples is below ``goal``, (networks,)."""
+        # No loss is negative: once the sum over some examples is too large, the other examples are skipped. So those
+        # come first that have the largest losses in one of the networks.
         sums, most = np.zeros(len(networks["W1"])), goal * len(x)
         near = np.arange(len(sums))
         one = {name: tensors[len(sums) // 2] for name, tensors in networks.items()}
@@ -194,17 +181,11 @@ RECORDED = DATA / "measurements" / "critical_batch.json"
 
 @dataclass(frozen=True)
 class Branches:
-    """All branches of one segment.
+    """All branches of one segment."""
 
-    Attributes:
-        losses: held-out losses, in nats per byte, at which a branch begins and ends.
-        races: for each batch the steps of each learning rate and seed; the accuracies are NaN.
-        noise: signal and noise of the gradient on held-out text where the branches begin, averaged over the seeds.
-    """
-
-    losses: tuple[float, float]
-    races: list[Race]
-    noise: NoiseScale
+    losses: tuple[float, float]  # held-out losses, in nats per byte, at which a branch begins and ends
+    races: list[Race]  # one per batch; the accuracies are NaN
+    noise: NoiseScale  # of the gradient on held-out text where the branches begin, averaged over the seeds
 
 
 def recorded() -> list[Branches]:
@@ -246,7 +227,8 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
         if step == 0:
             title = f"What a larger batch costs, {' and '.join(named)}"
         if after > len(reached):
-            grown = (f"{_ratio(branches.races):.1f} times the price {name}" for name, branches in named.items())
+            prices_of = {of: [steps * batch for one, batch, steps in reached if one == of] for of in named}
+            grown = (f"{paid[-1] / paid[0]:.1f} times the price {of}" for of, paid in prices_of.items())
             title = f"From batch {reached[0][1]} to {reached[-1][1]}: {', '.join(grown)}"
         card = Card(WIDTH, title, "sequences until the branch ends, and the steps above each point")
         card.legend(card_axes.mark(key) for key in keys.values())
@@ -266,9 +248,3 @@ def play_prices(named: Mapping[str, Branches]) -> Viewer:
         return card.picture(HEIGHT, f"Sequences for each batch: {costs}.")
 
     return Viewer(draw, len(reached) - opening + 1, "batch")
-
-
-def _ratio(races: Sequence[Race]) -> float:
-    """Return how many times as many examples the largest batch needs as the smallest one."""
-    first, last = (float(race.medians[race.best]) * race.batch for race in (races[0], races[-1]))
-    return last / first

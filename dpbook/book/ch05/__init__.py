@@ -1,7 +1,4 @@
-"""Chapter 05: All-reduce.
-
-Pictures of collectives: before and after on each rank, bytes per rank beside the bound, a ring with a mistake.
-"""
+"""Chapter 05: All-reduce. Pictures of all collectives and of bytes per rank beside the bound; a ring with a mistake."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -141,7 +138,12 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4) ->
         card.add(_bars(s, t, LEFT + shift + place * (panel + PANEL_GAP), panel, bar, top))
     card.add(line(LEFT - 10, _y(bound, top), width - MARGIN, _y(bound, top), *BOUND))
     card.y = FOOT + 56
-    card.legend(_marks(bound))
+    marks = [
+        Mark(words, rect(0, 0, 14, 14, fill=fill, stroke=SENT, stroke_width=1.5))
+        for words, fill in (("sent", SENT), ("received", RECEIVED))
+    ]
+    least = f"some rank must send this much: {bytes_in_words(bound)}"
+    card.legend([*marks, Mark(least, line(0, 7, 30, 7, *BOUND), 30)])
     buffers = f"{plural(world, 'rank')} with {bytes_in_words(nbytes)} each. The lower bound is {bytes_in_words(bound)}."
     return card.picture(card.y + 6, buffers, " ".join(map(_traffic_in_words, schedules, traffic)))
 
@@ -178,13 +180,6 @@ def _bars(schedule: Schedule, traffic: Traffic, panel_x: float, width: float, ba
     names.append(text(panel_x + width / 2, FOOT + 38, kind_name(schedule), 13, anchor="middle", bold=True, room=width))
     bars = [element("g", b, fill=f, stroke=SENT, stroke_width=1.5) for b, f in ((sent, SENT), (received, RECEIVED))]
     return "".join(bars) + element("g", names)
-
-
-def _marks(bound: float) -> Iterator[Mark]:
-    """Draw the legend of the two bars and the line."""
-    for words, fill in (("sent", SENT), ("received", RECEIVED)):
-        yield Mark(words, rect(0, 0, 14, 14, fill=fill, stroke=SENT, stroke_width=1.5))
-    yield Mark(f"some rank must send this much: {bytes_in_words(bound)}", line(0, 7, 30, 7, *BOUND), 30)
 
 
 CASE = 14

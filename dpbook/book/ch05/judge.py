@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbook import collectives
 from dpbook.book.ch05 import CASE, broken_ring, fault
 from dpbook.classroom import (
     Answer,
@@ -23,17 +24,7 @@ from dpbook.classroom import (
     known_mistake,
     value,
 )
-from dpbook.collectives import (
-    Schedule,
-    agreement,
-    complete_on,
-    count,
-    find_fault,
-    record,
-    reduce_scatter,
-    ring,
-    simulate,
-)
+from dpbook.collectives import Schedule, complete_on, ring
 
 WORLDS = (1, 2, 5, 7, 16)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)
@@ -65,7 +56,7 @@ def _judge_ring(answer: Answer, buffers: list[NDArray[Any]]) -> None:
     world = len(buffers)
     where = f"world {world}, size {len(buffers[0])}"
     got = _returned(answer, buffers, where)
-    half = np.asarray(simulate(reduce_scatter(world), buffers).buffers)
+    half = np.asarray(collectives.simulate(collectives.reduce_scatter(world), buffers).buffers)
     expect_equal(half, got[0], f"{where}, half-way", axes=("rank", "element"))
     end = np.tile(np.sum(buffers, axis=0), (world, 1))
     expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
@@ -111,28 +102,16 @@ def _predicted(answer: Answer, index: int) -> Any:
     return expect_items(value(answer), 2, "two numbers: (ranks, rounds)")[index]
 
 
-def _sent() -> int:
-    """Return the bytes that the monitor counts."""
-    world, buffer = PRICE.now
-    return int(count(ring(world), buffer, 1).sent_bytes[0])
-
-
-@cache
-def _worlds_that_send(sent: int, buffer: int) -> tuple[int, ...]:
-    """Return the worlds in which each rank of a ring sends ``sent`` bytes of the buffer."""
-    return tuple(w for w in range(2, 65) if count(ring(w), buffer, 1).sent_bytes.tolist() == [sent] * w)
-
-
 def ranks(answer: Answer, rng: np.random.Generator) -> None:
     world = _predicted(answer, 0)
-    sent = _sent()
-    right = _worlds_that_send(sent, PRICE.now[1])
-    expect(world in right, f"a world in which every rank sends {sent:,} bytes", f"{world!r}")
+    right, buffer = PRICE.now
+    sent = 2 * (right - 1) * buffer // right
+    expect(world == right, f"a world in which every rank sends {sent:,} bytes", f"{world!r}")
 
 
 def rounds(answer: Answer, rng: np.random.Generator) -> None:
     rounds = _predicted(answer, 1)
-    (world,) = _worlds_that_send(_sent(), PRICE.now[1])
+    world, _ = PRICE.now
     right = len(ring(world).rounds)
     mistakes = {
         "These are the rounds of one half: reduce-scatter and all-gather have as many each.": right // 2,
@@ -159,12 +138,12 @@ def _schedules(answer: Answer) -> Iterator[tuple[int, int, Schedule]]:
 def par_rounds(answer: Answer, rng: np.random.Generator) -> str:
     world, rounds, schedule = list(_schedules(answer))[-1]
     drifts = "; ranks add in different orders, so replicas would drift in their last bits"
-    return f"{world} ranks in {rounds} rounds" + ("" if agreement(schedule).agrees else drifts)
+    return f"{world} ranks in {rounds} rounds" + ("" if collectives.agreement(schedule).agrees else drifts)
 
 
 def par_bytes(answer: Answer, rng: np.random.Generator) -> ParResult:
     for world, par, schedule in _schedules(answer):
-        sent = count(schedule, 1, 1).busiest_bytes
+        sent = collectives.count(schedule, 1, 1).busiest_bytes
         reached = expect_at_most(par, sent, "buffer(s) sent or received by one rank", f"world {world}")
     return replace(reached, of=" for 16 ranks").with_schedule(schedule)
 
@@ -178,7 +157,7 @@ def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple
         for size in sizes(world):
             where = f"world {world}, size {size}"
             by_hand = f"collectives.record(reduce_scatter, {world}, {size})"
-            recorded = call(answer, world, size, through=record, where=where, by_hand=by_hand, once=True)
+            recorded = call(answer, world, size, through=collectives.record, where=where, by_hand=by_hand, once=True)
             # The right placement: rank r ends with the r-th part of the even split, which may be several chunks.
             even: NDArray[np.int64] = np.array_split(np.arange(size), world)  # type: ignore[assignment]
             owner = np.repeat(np.arange(world), [len(part) for part in even])
@@ -198,7 +177,7 @@ owners_of_any_size = partial(ownership, sizes=lambda world: [1, 3 * world + 2])
 def program_bytes(answer: Answer, rng: np.random.Generator) -> ParResult:
     notes = dict[int, ParResult]()
     for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
-        sent = count(recorded, size, 8).busiest_bytes
+        sent = collectives.count(recorded, size, 8).busiest_bytes
         notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "byte(s) per rank", where)
     world = max(PROGRAM_WORLDS)
     return replace(notes[world], of=f" for {12 * world} numbers on {world} ranks")
@@ -242,7 +221,7 @@ LOST_ELSEWHERE = "There a contribution is missing at the end; it was lost on the
 def where(answer: Answer, rng: np.random.Generator) -> None:
     _, rank, chunk = _located(answer)
     if (rank, chunk) != _receiver(FAULT.now):
-        lost = find_fault(broken_ring(FAULT.now))
+        lost = collectives.find_fault(broken_ring(FAULT.now))
         why = LOST_ELSEWHERE if lost and (rank, chunk) == (lost.rank, lost.chunk) else ""
         expected = "the rank that receives the message which is stored, and the chunk in it; the first of each is 0"
         raise Wrong(expected, f"rank {rank!r}, chunk {chunk!r}", why=why)

@@ -1,6 +1,4 @@
-"""Chapter 06: The cost of a collective.
-
-Prices of schedules beside measured times: over slow ports, over scattered nodes, in sweeps, and by the planner.
+"""Chapter 06: The cost of a collective. Prices of schedules beside measured times.
 
 Slow ports are real processes: bytes travel at full speed, and then both ends of a message occupy their ports for the
 time of the slow link. Waiting uses no core, so a laptop has as many such links as processes. The random sweeps of
@@ -29,26 +27,17 @@ SCATTER = 0.01
 
 
 class RandomSweep(NamedTuple):
-    """A random sweep of calls between two ranks, and its parameters.
-
-    Attributes:
-        nbytes: (sizes,), int64.
-        seconds: (sizes,), seconds of a call.
-        link: link of one message, in the protocol for large buffers.
-        first: smallest of ``nbytes`` at which that protocol is used.
-    """
+    """A random sweep of calls between two ranks, and its parameters."""
 
     nbytes: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    link: Link
-    first: int
+    seconds: NDArray[np.float64]  # of a call of each size
+    link: Link  # of one message, in the protocol for large buffers
+    first: int  # smallest of ``nbytes`` at which that protocol is used
 
 
 def draw(rng: np.random.Generator) -> RandomSweep:
-    """Draw a sweep of a ring of two, which below ``first`` uses a link of lower latency and much lower bandwidth.
-
-    The library switches at about three times the size for which the two protocols take equally long.
-    """
+    """Draw a sweep of a ring of two, which below ``first`` uses a link of lower latency and much lower bandwidth."""
+    # The library switches at about three times the size for which the two protocols take equally long.
     position = int(rng.integers(5, 11))
     first, latency = int(SIZES[position]), float(rng.uniform(1e-5, 5e-5))
     large = Link(latency, float(first / rng.uniform(0.8, 0.9) / latency))
@@ -101,10 +90,7 @@ NBYTES = 64_000_000
 
 
 def price_scattered(schedule: Schedule, host: Sequence[int], ports: int) -> float:
-    """Return the seconds of one call on 64 MB, with rank r on node ``host[r]`` and so many ``ports`` in each node.
-
-    Every node has the same number of ranks. Raises `InvalidArgument`.
-    """
+    """Return the seconds of a call on 64 MB, with rank r on node ``host[r]``; nodes have equal ``ports`` and ranks."""
     nodes = max(host) + 1
     place = np.argsort(np.argsort(host, kind="stable"))  # the rank's number if ranks were numbered node by node
     cluster = Topology(nodes, len(host) // nodes, INSIDE, PORT, ports)

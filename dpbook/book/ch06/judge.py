@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbook import collectives
 from dpbook.book.ch06 import RandomSweep, draw, price_scattered
 from dpbook.classroom import (
     Answer,
@@ -17,39 +18,22 @@ from dpbook.classroom import (
     expect_number,
     expect_schedule,
 )
-from dpbook.collectives import (
-    ALGORITHMS,
-    Link,
-    Round,
-    Schedule,
-    closed_forms,
-    cost,
-    count,
-    crossover,
-    from_json,
-    hierarchical_ring,
-    relabel,
-    ring,
-    to_json,
-)
+from dpbook.collectives import ALGORITHMS, Link, Round, Schedule, closed_forms, cost, crossover, relabel
 from dpbook.core import plural
 
 WORLDS = (1, 2, 5, 7, 16)
-
-
-def _link(rng: np.random.Generator) -> Link:
-    return Link(float(rng.uniform(2e-6, 5e-5)), float(rng.uniform(1e9, 5e10)))
 
 
 # 06.1: price a schedule
 
 
 def _price(answer: Answer, schedule: Schedule, size: int, rng: np.random.Generator) -> None:
-    link, itemsize = _link(rng), int(rng.choice([2, 4, 8]))
+    link = Link(float(rng.uniform(2e-6, 5e-5)), float(rng.uniform(1e9, 5e10)))
+    itemsize = int(rng.choice([2, 4, 8]))
     expected = cost(schedule, size * itemsize, link, itemsize).seconds
     buffer = f"{plural(size, 'element')} of {itemsize} bytes"
     where = f"{schedule.name}, {buffer}, α = {link.alpha:.3g} s, β = {link.beta:.3g} s"
-    messages = count(schedule, size, itemsize).messages
+    messages = collectives.count(schedule, size, itemsize).messages
     nbytes = np.diff(schedule.bounds(size, itemsize))
     full = sum(bool(nbytes[round_.chunk].any()) for round_ in schedule.walk())
     mistakes = {
@@ -60,14 +44,14 @@ def _price(answer: Answer, schedule: Schedule, size: int, rng: np.random.Generat
             expected + link.alpha * (len(schedule.rounds) - full)
         ),
     }
-    given = to_json(schedule), size, itemsize, link.alpha, link.beta
+    given = collectives.to_json(schedule), size, itemsize, link.alpha, link.beta
     got = expect_number(call(answer, *given, through=_read, where=where), where)
     expect_close(expected, got, 1e-6 * expected, where, mistakes=mistakes)
 
 
 def _read(function: Callable[..., Any], text: str, *args: Any) -> Any:
     """Call a function with a schedule from JSON: like all arguments, schedules are copied, so none can be changed."""
-    return function(from_json(text), *args)
+    return function(collectives.from_json(text), *args)
 
 
 def even_chunks(answer: Answer, rng: np.random.Generator) -> None:
@@ -142,7 +126,7 @@ def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> ParR
         where, ports = f"host {host}", 1 if shared else per_node
         schedule = expect_schedule(call(answer, host, where=where), len(host), where=where)
         in_order = np.argsort(host, kind="stable").tolist()
-        par = ring(len(host)) if shared else hierarchical_ring(nodes, per_node)
+        par = collectives.ring(len(host)) if shared else collectives.hierarchical_ring(nodes, per_node)
         allowed = (1 if shared else 1.05) * price_scattered(relabel(par, in_order), host, ports)
         spent = price_scattered(schedule, host, ports)
         reached = expect_at_most(round(1e6 * allowed), round(1e6 * spent), "µs", where)

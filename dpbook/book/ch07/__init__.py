@@ -1,9 +1,5 @@
-"""Chapter 07: Naive and overlapped.
+"""Chapter 07: Naive and overlapped. Simulated steps with a fault for exercise 07.3, and the tokens that hide a sync."""
 
-Simulated steps with a random fault for exercise 07.3, and the tokens per GPU that hide the sync of a language model.
-"""
-
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +19,14 @@ BYTES = 1_000_000
 
 
 def sample(fault: str, seed: int = 0) -> Timeline:
-    """Return a step with this fault; equal seeds give one model on one machine. Raises `InvalidArgument`."""
-    return draw(fault, np.random.default_rng(check_int("seed", seed, 0)))
+    """Return a step with this fault, on 2 to 5 ranks, from a thousandth of a second to one second or more.
 
-
-def draw(fault: str, rng: np.random.Generator) -> Timeline:
-    """Return a step with this fault, on 2 to 5 ranks, from a thousandth of a second to one second or more."""
+    Equal seeds give one model on one machine. Raises `InvalidArgument`.
+    """
+    rng = np.random.default_rng(check_int("seed", seed, 0))
     check_one_of("fault", fault, FAULTS)
     unit, start, drawn = 10 ** rng.uniform(-3, 0), rng.uniform(0, 10), _Draw.of(rng)  # first: the same for every fault
-    timeline = _MAKERS[fault](drawn, rng)
+    timeline = drawn.step(fault, rng)
 
     def moved(span: Span) -> Span:
         """Return the span in the units of this run, with a name without the layer, as in a profiler."""
@@ -42,19 +37,12 @@ def draw(fault: str, rng: np.random.Generator) -> Timeline:
 
 @dataclass(frozen=True)
 class _Draw:
-    """Properties that every step has. The computation of one micro-batch takes 1, a third of it in forward.
+    """Properties that every step has. The computation of one micro-batch takes 1, a third of it in forward."""
 
-    Attributes:
-        weights: shares of the layers, in computation and in bytes; their sum is 1.
-        communication: time of all calls together.
-        factors: factor of each rank's computation time.
-        launch: CPU time per operation.
-    """
-
-    weights: NDArray[np.float64]
-    communication: float
-    factors: tuple[float, ...]
-    launch: float
+    weights: NDArray[np.float64]  # shares of the layers, in computation and in bytes; their sum is 1
+    communication: float  # time of all calls together
+    factors: tuple[float, ...]  # of each rank's computation time
+    launch: float  # CPU time per operation
 
     @classmethod
     def of(cls, rng: np.random.Generator) -> "_Draw":
@@ -63,68 +51,52 @@ class _Draw:
         launch = rng.choice([0.0, rng.uniform(0.05, 0.3)]) / (2 * len(weights))  # faster than the shortest forward
         return cls(weights / weights.sum(), rng.uniform(0.2, 0.5), tuple(factors.tolist()), float(launch))
 
-    def price(self, nbytes: float) -> float:
+    def step(self, fault: str, rng: np.random.Generator) -> Timeline:
+        """Return a step with this fault."""
+        shares = self.weights  # of the bytes
+        options: dict[str, Any] = {"factors": self.factors, "kernel_launch": self.launch}
+        match fault:
+            case "healthy":  # one micro-batch or several, and one communication stream or two
+                options |= {"accumulation": int(rng.integers(1, 5)), "streams": int(rng.integers(1, 3))}
+            case "blocking hook":
+                return self._blocking()
+            case "giant bucket":  # most bytes belong to the first layer, whose gradient is the last
+                giant = rng.uniform(0.6, 0.85)
+                shares = np.array([giant, *((1 - giant) * self.weights[1:] / self.weights[1:].sum())])
+            case "launch-bound":
+                options["kernel_launch"] = rng.uniform(1.3, 2.5) / (2 * len(self.weights))
+            case "straggler":
+                late = int(rng.integers(len(self.factors)))
+                options["factors"] = [rng.uniform(1.5, 2) if r == late else f for r, f in enumerate(self.factors)]
+            case "extra syncs":
+                options |= {"accumulation": int(rng.integers(2, 5)), "no_sync": False}
+        layers = self._layers(shares)
+        return simulate_step(layers, hook(layers), self._price, **options)
+
+    def _price(self, nbytes: float) -> float:
         return self.communication * nbytes / BYTES
 
-    def layers(self, shares: Sequence[float] | NDArray[np.float64] | None = None) -> list[Layer]:
-        """Return the layers, with these shares of the bytes; by default those of the computation."""
-        pairs = zip(self.weights, self.weights if shares is None else shares, strict=True)
+    def _layers(self, shares: NDArray[np.float64]) -> list[Layer]:
+        """Return the layers, with these shares of the bytes."""
         return [
             Layer(str(k), weight / 3, weight * 2 / 3, (Tensor(str(k), round(BYTES * share), "uint8"),))
-            for k, (weight, share) in enumerate(pairs)
+            for k, (weight, share) in enumerate(zip(self.weights, shares, strict=True))
         ]
 
-    def step(self, layers: list[Layer], **options: Any) -> Timeline:
-        given: dict[str, Any] = {"factors": self.factors, "kernel_launch": self.launch} | options
-        return simulate_step(layers, hook(layers), self.price, **given)
-
-
-def _simulated(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """Return a step without a fault, with one micro-batch or several, and one communication stream or two."""
-    accumulation, streams = int(rng.integers(1, 5)), int(rng.integers(1, 3))
-    return drawn.step(drawn.layers(), accumulation=accumulation, streams=streams)
-
-
-def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """Return a step in which no layer's backward starts before the earlier calls have ended."""
-    layers = drawn.layers()
-    operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
-    calls: list[CollectiveCall] = []
-    for layer in reversed(layers):
-        operations.append(Operation("backward", layer.backward, len(calls), 0.0))
-        transfer = drawn.price(sum(tensor.nbytes for tensor in layer.tensors))
-        calls.append(CollectiveCall("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
-    return Timeline(tuple(Engine(operations, calls, drawn.factors).run()))
-
-
-def _giant(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """Return a step in which most bytes belong to the first layer, whose gradient is the last."""
-    giant = rng.uniform(0.6, 0.85)
-    rest = drawn.weights[1:] / drawn.weights[1:].sum()
-    return drawn.step(drawn.layers([giant, *((1 - giant) * rest)]))
-
-
-def _straggling(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    late = int(rng.integers(len(drawn.factors)))
-    factors = [rng.uniform(1.5, 2) if r == late else factor for r, factor in enumerate(drawn.factors)]
-    return drawn.step(drawn.layers(), factors=factors)
-
-
-_MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
-    "healthy": _simulated,
-    "blocking hook": _blocking,
-    "giant bucket": _giant,
-    "launch-bound": lambda drawn, rng: drawn.step(
-        drawn.layers(), kernel_launch=rng.uniform(1.3, 2.5) / (2 * len(drawn.weights))
-    ),
-    "straggler": _straggling,
-    "extra syncs": lambda drawn, rng: drawn.step(drawn.layers(), accumulation=int(rng.integers(2, 5)), no_sync=False),
-}
+    def _blocking(self) -> Timeline:
+        """Return a step in which no layer's backward starts before the earlier calls have ended."""
+        layers = self._layers(self.weights)
+        operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
+        calls: list[CollectiveCall] = []
+        for layer in reversed(layers):
+            operations.append(Operation("backward", layer.backward, len(calls), 0.0))
+            transfer = self._price(sum(tensor.nbytes for tensor in layer.tensors))
+            calls.append(CollectiveCall("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
+        return Timeline(tuple(Engine(operations, calls, self.factors).run()))
 
 
 FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
-"""Operations per parameter and token: a matrix product has a multiplication and an addition, and backward has two
-(Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
+"""Operations per parameter and token (Kaplan et al., "Scaling Laws for Neural Language Models", 2020)."""
 BF16_BYTES = 2
 
 
@@ -133,10 +105,9 @@ def tokens_to_hide(
 ) -> float:
     """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync in bf16.
 
-    Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter,
-    and a ring of many ranks takes 2 · 2/W per synced parameter. For a dense model this gives T > F/W, whatever its
-    size. Backward that recomputes activations takes 6T/F. Latencies and the last bucket, which nothing hides, are left
-    out.
+    Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter
+    (6T/F if it recomputes activations), and a ring of many ranks 2 · 2/W per synced parameter: T > F/W for a dense
+    model of any size. Latencies and the last bucket, which nothing hides, are left out.
 
     Args:
         flops_per_second: F, operations per second that one GPU reaches in training, which is not its peak.

@@ -69,10 +69,10 @@ def _instances(rng: np.random.Generator) -> Iterator[tuple[str, list[Ticks], Seq
 
 def exposes(answer: Answer, rng: np.random.Generator) -> None:
     for where, spans, times in _instances(rng):
-        expected = float(np.diff(times)[_ticks(spans, M) & ~_ticks(spans, C)].sum())
         got = call(answer, spans, times, through=_on_spans, where=where, by_hand=(_spans(spans, times),))
-        seconds, computes = np.diff(times), _ticks(spans, C)
-        communication = float(seconds[_ticks(spans, M)].sum())
+        seconds, communicates, computes = np.diff(times), _ticks(spans, M), _ticks(spans, C)
+        expected = float(seconds[communicates & ~computes].sum())
+        communication = float(seconds[communicates].sum())
         of_calls = [_ticks([span], M) & ~computes for span in spans if span[0] == M]
         mistakes = {
             "This is all communication. What computation hides is not exposed.": communication,
@@ -83,7 +83,7 @@ def exposes(answer: Answer, rng: np.random.Generator) -> None:
                 max(0.0, communication - float(seconds[computes].sum()))
             ),
             "Waiting is counted as communication: on a timeline it is a kind of its own.": (
-                float(seconds[(_ticks(spans, M) | _ticks(spans, "wait")) & ~computes].sum())
+                float(seconds[(communicates | _ticks(spans, "wait")) & ~computes].sum())
             ),
         }
         expect_close(expected, expect_number(got, where), 1e-9, f"{where}, in seconds", mistakes=mistakes)
@@ -106,10 +106,7 @@ def _cut(
     world: int,
     within: float | None = None,
 ) -> None:
-    """Check a step in which the ring takes ``within`` times the backward of one of ``pieces``, by default nearly 1.
-
-    With 0 pieces the ring takes longer than the whole backward.
-    """
+    """Check a step whose ring takes ``within`` of the backward of one of ``pieces``, and with 0 more than all of it."""
     total, context = int(rng.integers(10**9, 10**11)) * per_active, int(rng.choice([2048, 4096, 8192]))
     flops, within = float(rng.integers(50, 900) * 1e12), within or float(rng.uniform(0.93, 0.99))
     backward = 4 * (total // per_active) * context * sequences / max(pieces, 1) / flops

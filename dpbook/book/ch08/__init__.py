@@ -1,7 +1,4 @@
-"""Chapter 08: Buckets.
-
-Gradients of models: named ones of the book, by name and shape, and random ones for exercise 08.3.
-"""
+"""Chapter 08: Buckets. Gradients of named models, by name and shape, and of random ones for exercise 08.3."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,31 +11,22 @@ from dpbook.overlap import Layer, Plan, Tensor, Timeline, simulate_step
 
 
 class Model(NamedTuple):
-    """Gradients in random order, and the price of a call.
+    """Gradients in random order, and the price of a call."""
 
-    Attributes:
-        ready: seconds from the start of the step until each gradient is complete; equal within a layer.
-        nbytes: bytes of each gradient.
-        alpha: seconds of a call without its bytes.
-        beta: seconds per byte.
-    """
-
-    ready: list[float]
-    nbytes: list[int]
-    alpha: float
-    beta: float
+    ready: list[float]  # seconds from the start of the step until each gradient is complete; equal within a layer
+    nbytes: list[int]  # bytes of each gradient
+    alpha: float  # seconds of a call without its bytes
+    beta: float  # seconds per byte
 
 
 def sample(layers: int = 12, seed: int = 0) -> Model:
-    """Return a random model of so many layers, each with a weight and a bias; equal seeds give equal models."""
-    return draw(check_int("layers", layers, 1), np.random.default_rng(check_int("seed", seed, 0)))
+    """Return a random model of so many layers, each with a weight and a bias; equal seeds give equal models.
 
-
-def draw(layers: int, rng: np.random.Generator) -> Model:
-    """Return a model whose communication takes 0.8 to 1.5 times as long as backward, without latencies.
-
-    Backward takes as long as 8 to 30 latencies and twice as long as forward.
+    Communication takes 0.8 to 1.5 times as long as backward, without latencies. Backward takes as long as 8 to 30
+    latencies and twice as long as forward.
     """
+    check_int("layers", layers, 1)
+    rng = np.random.default_rng(check_int("seed", seed, 0))
     backward = rng.uniform(0.05, 0.2)
     shares = rng.uniform(0.5, 1.5, layers)
     ends = backward / 2 + backward * np.cumsum(shares / shares.sum())
@@ -50,10 +38,7 @@ def draw(layers: int, rng: np.random.Generator) -> Model:
 
 
 def simulate(model: Model, groups: Sequence[Sequence[int]]) -> Timeline:
-    """Simulate the step in which these groups of gradients are sent, in this order.
-
-    Raises `InvalidArgument` unless every gradient is in exactly one group.
-    """
+    """Simulate the step that sends these groups in this order; they hold each gradient once, else `InvalidArgument`."""
     tensors = [Tensor(f"gradient {index}", nbytes, "uint8") for index, nbytes in enumerate(model.nbytes)]
     checked = Plan(tuple(tensors), groups).groups  # type: ignore[arg-type]
     order = sorted(range(len(tensors)), key=lambda index: -model.ready[index])  # layers in the order of forward
@@ -82,10 +67,7 @@ def mlp(depth: int = 40, width: int = 4096, bias: bool = True) -> tuple[Tensor, 
 
 
 def gpt() -> tuple[Tensor, ...]:
-    """Return the smallest GPT-2, whose output layer shares the token embedding: 124,439,808 parameters.
-
-    After Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
-    """
+    """Return the smallest GPT-2 (Radford et al., 2019), whose output layer shares the token embedding: 124,439,808."""
     depth, d, vocabulary, context = 12, 768, 50257, 1024
     tensors = [Tensor("wte.weight", (vocabulary, d), "float32"), Tensor("wpe.weight", (context, d), "float32")]
     block = {

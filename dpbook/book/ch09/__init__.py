@@ -1,8 +1,6 @@
-"""Chapter 09: Real processes.
+"""Chapter 09: Real processes. Logs of the collective calls of all ranks in a step, of which one rank's differ."""
 
-Logs of the collective calls of all ranks in a step, in which one rank differs from the others.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +31,15 @@ def broadcast(shape: tuple[int, ...], line: int, source: int = 0) -> Call:
 
 
 def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = False) -> LoggedStep:
-    """Draw a step of some calls on ``world`` ranks, 3 or more; a random rank has a fault of this kind, if any.
-
-    With ``last`` the fault is at the last possible call.
-    """
+    """Draw a step on 3 or more ranks, with a fault of this kind on one rank, at the last possible call if ``last``."""
     step = _step(rng)
     logs = [[dict(call) for call in step] for _ in range(world)]
-    rank, places = int(rng.integers(world)), _places(step, kind)
+    rank = int(rng.integers(world))
+    places: Sequence[int] = range(len(step))
+    if kind == "order":
+        places = [k for k in places[:-1] if step[k] != step[k + 1]]
+    elif kind == "source":
+        places = [k for k in places if step[k]["call"] == "broadcast"]
     at = places[-1] if last else int(rng.choice(places))
     log = logs[rank]
     if kind == "skipped":
@@ -53,9 +53,7 @@ def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = Fa
     elif kind == "dtype":
         log[at]["dtype"] = "float16"
     first = next((k for k, call in enumerate(step) if k == len(log) or log[k] != call), 0)
-    for log in logs:
-        _number(log, rng)
-    return LoggedStep(logs, None if kind is None else (rank, first, kind))
+    return LoggedStep(_numbered(logs, rng), None if kind is None else (rank, first, kind))
 
 
 def like_the_next(rng: np.random.Generator, world: int) -> LoggedStep:
@@ -64,16 +62,7 @@ def like_the_next(rng: np.random.Generator, world: int) -> LoggedStep:
     logs = [[dict(call) for call in step] for _ in range(world)]
     rank, at = int(rng.integers(world)), int(rng.integers(len(step) - 1))
     logs[rank][at]["shape"] = step[at + 1]["shape"]
-    for log in logs:
-        _number(log, rng)
-    return LoggedStep(logs, (rank, at, "shape"))
-
-
-def _places(step: Log, kind: str | None) -> list[int]:
-    """Return the calls at which a fault of this kind is possible."""
-    if kind == "order":
-        return [k for k in range(len(step) - 1) if step[k] != step[k + 1]]
-    return [k for k, call in enumerate(step) if kind != "source" or call["call"] == "broadcast"]
+    return LoggedStep(_numbered(logs, rng), (rank, at, "shape"))
 
 
 def _step(rng: np.random.Generator) -> Log:
@@ -85,37 +74,27 @@ def _step(rng: np.random.Generator) -> Log:
     return [*step[:twice], step[twice], *step[twice:]]
 
 
-def _number(log: Log, rng: np.random.Generator) -> None:
+def _numbered(logs: list[Log], rng: np.random.Generator) -> list[Log]:
     """Give the calls line numbers. Ranks may make the same call on different branches."""
-    line = 10
-    for call in log:
-        line += int(rng.integers(1, 5))
-        call["line"] = line
+    for log in logs:
+        line = 10
+        for call in log:
+            line += int(rng.integers(1, 5))
+            call["line"] = line
+    return logs
 
 
 def mistakes() -> dict[str, list[Log]]:
     """Return the logs of six common mistakes, on three ranks each, by their names."""
-    layers = [(10, 64), (10,), (64, 784), (64,)]
-
-    def backward() -> Log:
-        return [all_reduce(shape, 31) for shape in layers]
-
-    def start() -> Log:
-        return [broadcast(shape, 12) for shape in layers]
-
-    ready = backward()
-    ready[1], ready[2] = ready[2], ready[1]
-    eleven = backward()
-    eleven[0] = all_reduce((11, 64), 31)
-    steps = [all_reduce((64,), 31) for _ in range(3)]
-    best = [*start(), broadcast((64,), 47, source=1)]
-    half = backward()
-    half[3] = all_reduce((64,), 31, "float16")
+    shapes = [(10, 64), (10,), (64, 784), (64,)]
+    backward = [first, second, third, last] = [all_reduce(shape, 31) for shape in shapes]
+    start = [broadcast(shape, 12) for shape in shapes]
+    usual = [*start, broadcast((64,), 45)]
     return {
-        "one batch fewer": [steps, steps, steps[:-1]],
-        "no gradient for a layer that one rank did not use": [backward(), backward()[:2] + backward()[3:], backward()],
-        "gradients sent as they become ready": [backward(), ready, backward()],
-        "a label that only rank 0 has seen": [eleven, backward(), backward()],
-        "broadcast from oneself": [[*start(), broadcast((64,), 45)], best, [*start(), broadcast((64,), 45)]],
-        "one rank in half precision": [backward(), backward(), half],
+        "one batch fewer": [[last] * 3, [last] * 3, [last] * 2],
+        "no gradient for a layer that one rank did not use": [backward, [first, second, last], backward],
+        "gradients sent as they become ready": [backward, [first, third, second, last], backward],
+        "a label that only rank 0 has seen": [[all_reduce((11, 64), 31), second, third, last], backward, backward],
+        "broadcast from oneself": [usual, [*start, broadcast((64,), 47, source=1)], usual],
+        "one rank in half precision": [backward, backward, [first, second, third, all_reduce((64,), 31, "float16")]],
     }

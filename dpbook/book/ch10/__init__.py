@@ -1,7 +1,4 @@
-"""Chapter 10: Build your own DDP.
-
-Plots of step times: wrappers over an emulated and a real link, measured and predicted by the simulator.
-"""
+"""Chapter 10: Build your own DDP. Plots of step times: over an emulated and a real link, measured and predicted."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -29,10 +26,7 @@ SPREAD_PERCENTILE = 90
 
 @in_style
 def step_prediction(record: StepRecord, title: str) -> Picture:
-    """Plot predicted and measured step times over the bucket cap; the bars reach from the fastest to the 90th per cent.
-
-    ``title`` states the finding.
-    """
+    """Plot predicted and measured step times over the bucket cap, with bars from the fastest to the 90th percentile."""
     caps = list(record.measured)
     figure, axes = new_figure(title)
     for name, mark, shift, colour in (("measured", "o", 0.97, COLOURS[0]), ("predicted", "s", 1.03, COLOURS[1])):
@@ -53,10 +47,7 @@ def step_prediction(record: StepRecord, title: str) -> Picture:
 
 @in_style
 def step_bars(links: Mapping[str, Times], title: str) -> Picture:
-    """Draw a bar per wrapper over each of one or two links: median step times in ms, with their spread.
-
-    ``links``: by name, the step times of each wrapper in milliseconds; the same wrappers for each.
-    """
+    """Draw, for one or two links by name, a bar per wrapper: its median step time in ms, with the spread."""
     names = list(next(iter(links.values())))
     figure, axes = new_figure(title, height=90 + 24 * len(links) * len(names))
     height = 0.8 / len(links)

@@ -1,7 +1,6 @@
 """Trials of wrappers written by hand: a chain of layers is trained for some steps on every rank.
 
 `Chain` draws a trial and trains it in NumPy, as the oracle of exercise 10; `ChainModule` is the same chain in torch.
-Arguments and results are plain data, so a judge needs no torch and nothing of the wrapper.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,40 +17,30 @@ from dpbook.book.ch10.wires import ProcessWire, RemoteWire, Wire, WireEnd
 from dpbook.overlap import Plan, Tensor, plan
 
 Array = NDArray[np.float64]
+Orders = tuple[tuple[int, ...], ...]
+"""For each rank, the layers in the order in which it uses them; a layer that is left out gets no gradient there."""
 ITEMSIZE = 8
 STEPS = 2
+RATE = 0.5
+"""Learning rate of plain SGD."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of linear layers with tanh, and its training data.
+    """A chain of linear layers with tanh, and its training data."""
 
-    Attributes:
-        weights: (world, layers, width, width), initial weights of each rank.
-        biases: (world, layers, width), initial biases of each rank.
-        scale: (world,), initial buffer of each rank, which scales the input.
-        tied: two layers that share one weight.
-        frozen: a layer that is not trained.
-        orders: order in which each rank uses the layers; a layer that is left out gets no gradient there.
-        batches: (steps, micro-batches, world, examples, width).
-        factors: (world, steps, micro-batches, layers, width), of the gradient of each layer's output, by the layer's
-            place in the order. Backward takes them one layer after another, which shows how far it has come.
-        cap: bytes at which a bucket closes.
-        rate: learning rate of plain SGD.
-        last: orders of the last micro-batch of a step, empty if they are the same.
-    """
-
-    weights: Array
-    biases: Array
-    scale: Array
-    tied: tuple[int, int]
-    frozen: int
-    orders: tuple[tuple[int, ...], ...]
-    batches: Array
+    weights: Array  # (world, layers, width, width), initial weights of each rank
+    biases: Array  # (world, layers, width), initial biases of each rank
+    scale: Array  # (world,), initial buffer of each rank, which scales the input
+    tied: tuple[int, int]  # two layers that share one weight
+    frozen: int  # a layer that is not trained
+    orders: Orders
+    last: Orders  # of the last micro-batch of a step
+    batches: Array  # (steps, micro-batches, world, examples, width)
     factors: Array
-    cap: int
-    rate: float = 0.5
-    last: tuple[tuple[int, ...], ...] = ()
+    """(world, steps, micro-batches, layers, width), of the gradient of each layer's output, by the layer's place in the
+    order. Backward takes them one layer after another, which shows how far it has come."""
+    cap: int  # bytes at which a bucket closes
 
     @classmethod
     def draw(
@@ -68,34 +57,32 @@ class Chain:
     ) -> "Chain":
         """Draw a chain; without a ``cap``, with one that makes several buckets.
 
-        Args:
-            crossed: each rank uses the layers in its own order. A bucket is then a layer, and all are alike.
-            absent: one rank leaves out a layer that the others train; with several micro-batches, only in the last.
-            unused: all ranks leave that layer out.
+        With ``crossed`` each rank uses the layers in its own order, and a bucket is a layer. With ``absent`` one rank
+        leaves out a layer that the others train, in the last micro-batch; with ``unused`` all ranks do.
         """
         width, examples = int(rng.integers(3, 6)), int(rng.integers(2, 5))
         tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
         middle = list(range(2, layers - 2))
         middles = [rng.permutation(middle).tolist() if crossed else middle for _ in range(world)]
-        before = list(middles)
+        complete = list(middles)
         if absent or unused:
             without = int(rng.choice([layer for layer in middle if layer != frozen]))
             for rank in range(world) if unused else [int(rng.integers(world))]:
                 middles[rank] = [layer for layer in middle if layer != without]
-        every, last = (tuple((0, 1, *m, layers - 2, layers - 1) for m in these) for these in (before, middles))
-        one = ITEMSIZE * width * (width + 1)
+        every, last = (tuple((0, 1, *m, layers - 2, layers - 1) for m in of_all) for of_all in (complete, middles))
+        one = ITEMSIZE * width * (width + 1)  # bytes of a layer's weight and bias
         drawn = one if crossed else int(rng.integers(one + 1, 3 * one))
         return cls(
-            rng.normal(size=(world, layers, width, width)) / np.sqrt(width) * 1.5,
-            rng.normal(size=(world, layers, width)),
-            rng.uniform(0.5, 2, world),
-            tied,
-            frozen,
-            every if micro > 1 else last,
-            rng.normal(size=(STEPS, micro, world, examples, width)),
-            rng.uniform(0.5, 1.5, (world, STEPS, micro, layers, width)),
-            drawn if cap is None else cap,
-            last=last if micro > 1 else (),
+            weights=rng.normal(size=(world, layers, width, width)) / np.sqrt(width) * 1.5,
+            biases=rng.normal(size=(world, layers, width)),
+            scale=rng.uniform(0.5, 2, world),
+            tied=tied,
+            frozen=frozen,
+            orders=every if micro > 1 else last,
+            last=last,
+            batches=rng.normal(size=(STEPS, micro, world, examples, width)),
+            factors=rng.uniform(0.5, 1.5, (world, STEPS, micro, layers, width)),
+            cap=drawn if cap is None else cap,
         )
 
     @property
@@ -108,14 +95,7 @@ class Chain:
 
     @property
     def trial(self) -> dict[str, Any]:
-        """The trial as plain data, for `train`."""
         return dict(vars(self))
-
-    @property
-    def layer_bytes(self) -> int:
-        """Bytes of a layer's weight and bias, which most layers reach exactly as a cap."""
-        width = int(self.biases.shape[2])
-        return ITEMSIZE * width * (width + 1)
 
     def tensors(self) -> list[tuple[Tensor, int]]:
         """Return the trained tensors in parameter order, each with the layer whose backward completes its gradient."""
@@ -131,8 +111,8 @@ class Chain:
         """Return the expected buckets, in reverse order of the parameters."""
         return plan([tensor for tensor, _ in self.tensors()], self.cap, first=None)
 
-    def states(self) -> list[list[Array]]:
-        """Return the parameters after each step, in torch's order, of one process with the big batch."""
+    def states(self) -> list[dict[str, Array]]:
+        """Return the parameters after each step, by name in torch's order, of one process with the big batch."""
         weights, biases = self.weights[0].copy(), self.biases[0].copy()
         first, second = self.tied
         weights[second] = weights[first]
@@ -140,7 +120,7 @@ class Chain:
         for number_of_step, step in enumerate(self.batches):
             dw, db = np.zeros_like(weights), np.zeros_like(biases)
             for number, micro in enumerate(step, start=1):
-                orders = self.last or self.orders if number == len(step) else self.orders
+                orders = self.last if number == len(step) else self.orders
                 of_ranks = self.factors[:, number_of_step, number - 1]
                 for order, x, factors in zip(orders, micro, of_ranks, strict=True):
                     gradients = self._gradients(weights, biases, x, order, factors)
@@ -148,18 +128,17 @@ class Chain:
                         total += part / (self.world * len(step))
             dw[first] = dw[second] = dw[first] + dw[second]
             dw[self.frozen] = db[self.frozen] = 0
-            weights, biases = weights - self.rate * dw, biases - self.rate * db
-            pairs = [(layer, (weights[layer], biases[layer])) for layer in range(self.layers)]
-            states.append([a for layer, (w, b) in pairs for a in ((b,) if layer == second else (w, b))])
+            weights, biases = weights - RATE * dw, biases - RATE * db
+            parts = {"weight": weights, "bias": biases}
+            named = {f"layers.{k}.{part}": array[k] for k in range(self.layers) for part, array in parts.items()}
+            del named[f"layers.{second}.weight"]
+            states.append(named)
         return states
 
     def _gradients(
         self, weights: Array, biases: Array, x: Array, order: Sequence[int], factors: Array
     ) -> tuple[Array, Array]:
-        """Return the gradient of one rank's loss, the mean square of its outputs, with the layers in this order.
-
-        On its way it is multiplied by ``factors``, (layers, width), behind each layer.
-        """
+        """Return the gradient of a rank's mean square output, multiplied by a row of ``factors`` behind each layer."""
         dw, db, inputs = np.zeros_like(weights), np.zeros_like(biases), []
         x = x * self.scale[0]
         for layer in order:
@@ -174,7 +153,7 @@ class Chain:
 
 
 Trial = Mapping[str, Any]
-"""A trial as a dict, with the attributes of `Chain` as keys; arrays are float64."""
+"""A trial as plain data, with the attributes of `Chain` as keys."""
 
 
 class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -190,7 +169,7 @@ class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.layers[second].weight = self.layers[first].weight
         self.layers[trial["frozen"]].requires_grad_(False)
         self.register_buffer("scale", torch.tensor(trial["scale"][rank]), persistent=False)  # not in the state dict
-        self.order = trial["orders"][rank]
+        self.order: Sequence[int] = ()  # of the layers in the next forward
 
     def forward(self, x: torch.Tensor, wire: Wire) -> torch.Tensor:
         """Apply the layers. When backward reaches one, its gradient is multiplied by factors that ``wire`` has."""
@@ -201,26 +180,24 @@ class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
         return x
 
 
-Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]] | None]
-"""An answer's ``finish``, and its ``no_sync`` if it has one."""
+Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]]]
+"""An answer's ``finish`` and its ``no_sync``."""
 
 
 def _wrapped(answer: Any, kind: str, module: ChainModule, cap: int, wire: Wire) -> Calls:
     """Wrap a module with an answer of this kind."""
-    if kind in ("hooked", "buckets"):  # these get equal replicas
-        wire.broadcast_all([tensor.data for tensor in (*module.parameters(), *module.buffers())])
-    match kind:
-        case "naive":
-            return answer(module, wire.world, wire.broadcast, wire.all_reduce).finish, None
-        case "hooked":
-            finish = answer(module, wire.world, wire.all_reduce)
-            if finish is None:
-                raise TypeError("your function returned None in place of finish: is a return missing?")
-            return finish, None
-        case "buckets":
-            return answer(module, cap, wire.world, wire.all_reduce).finish, None
-    model = answer(module, cap, wire.world, wire.broadcast, wire.all_reduce)
-    return model.finish, model.no_sync
+    if kind == "whole":
+        model = answer(module, cap, wire.world, wire.broadcast, wire.all_reduce)
+        return model.finish, model.no_sync
+    if kind == "hooked":
+        finish = answer(module, wire.world, wire.all_reduce)
+        if finish is None:
+            raise TypeError("your function returned None in place of finish: is a return missing?")
+    elif kind == "naive":
+        finish = answer(module, wire.world, wire.broadcast, wire.all_reduce).finish
+    else:
+        finish = answer(module, cap, wire.world, wire.all_reduce).finish
+    return finish, nullcontext
 
 
 def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
@@ -231,36 +208,34 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
     backward, and ("finish", 0) before the answer's ``finish`` is called.
     """
     if "factors" in trial:  # else they are kept where the trial comes from
-        wire.give_factors(trial["factors"][wire.rank])
-    module = ChainModule(trial, wire.rank)
+        wire.factors = trial["factors"][wire.rank]
+    module = ChainModule(trial, 0 if kind in ("hooked", "buckets") else wire.rank)  # these answers get equal replicas
     finish, no_sync = _wrapped(answer, kind, module, trial["cap"], wire)
     states, logs = [], []
     for number, step in enumerate(torch.tensor(trial["batches"])):
         wire.restart()
         module.zero_grad(set_to_none=number % 2 == 0)  # both kinds: new tensors, or zeros in the old ones
         for k, micro in enumerate(step):
-            module.order = (trial["last"] if trial["last"] and k + 1 == len(step) else trial["orders"])[wire.rank]
-            with nullcontext() if k + 1 == len(step) or no_sync is None else no_sync():
+            is_last = k + 1 == len(step)
+            module.order = trial["last" if is_last else "orders"][wire.rank]
+            with nullcontext() if is_last else no_sync():
                 (module(micro[wire.rank], wire).square().mean() / len(step)).backward()
-            wire.log.append(("micro", k))
-        wire.log.append(("finish", 0))
+            wire.note("micro", k)
+        wire.note("finish")
         finish()
-        rate = trial["rate"]
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.grad is not None:
-                    parameter -= rate * parameter.grad
+                    parameter -= RATE * parameter.grad
         states.append([p.detach().numpy().copy() for p in module.parameters()])
-        logs.append(list(wire.log))
+        logs.append(wire.log)
     return {"states": states, "logs": logs}
 
 
 def states_over(answer: Any, kind: str, trial: Trial, end: WireEnd) -> list[Any]:
     """Return the states of `train` on a rank whose messages go over ``end``, which keeps the log."""
     torch.set_num_threads(1)
-    wire = RemoteWire(end)
-    states: list[Any] = train(answer, kind, trial, wire)["states"]
-    wire.flush()
+    states: list[Any] = train(answer, kind, trial, RemoteWire(end))["states"]
     return states
 
 

@@ -10,7 +10,7 @@ judge's process, which keeps the log.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,15 +20,12 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from dpbook.core import Deadlock, MessageError, check_int
+from dpbook.core import Deadlock, MessageError, check_int, check_one_of
 
 Event = tuple[str, int]
-"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0,
-``("backward", place)`` when backward takes the factors of a layer, and others.
-
-``("waited again", message)`` is another wait for a message that was sent, and waited for, before the last
-`Wire.restart`.
-"""
+"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0, ``("backward",
+place)`` when backward takes the factors of a layer, and others. ``("waited again", message)`` is another wait for a
+message that was sent, and waited for, before the last `Wire.restart`."""
 
 POLL_SECONDS = 0.5
 """Seconds after which a waiting thread wakes up, so that it can be interrupted."""
@@ -42,7 +39,8 @@ class Wire:
         self.rank, self.world = rank, world
         self.log: list[Event] = []
         self._calls = self._restarts = 0
-        self._factors: NDArray[np.float64] = np.empty(0)
+        self.factors: NDArray[np.float64] = np.empty(0)
+        """Factors of this rank's backward, (steps, micro-batches, layers, width); see `factors_of`."""
         self._taken: Counter[int] = Counter()
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -51,22 +49,12 @@ class Wire:
         with torch.no_grad():
             tensor.copy_(result)
 
-    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Call `broadcast` for each tensor."""
-        for tensor in tensors:
-            self.broadcast(tensor)
-
-    def give_factors(self, factors: NDArray[np.float64]) -> None:
-        """Keep the factors of this rank's backward, (steps, micro-batches, layers, width); see `factors_of`."""
-        self._factors = factors
-
     def factors_of(self, place: int) -> torch.Tensor:
         """Return the factors of the gradient of a layer's output, (width,), and log that backward has come there.
 
-        Nothing behind the layer can be computed without them. Raises `MessageError` if they are taken more often than
-        the step has micro-batches.
+        Nothing behind the layer can be computed without them.
         """
-        of_step = self._factors[self._restarts - 1]
+        of_step = self.factors[self._restarts - 1]
         micro = self._taken[place]
         if micro >= len(of_step):
             raise MessageError(f"backward has come to layer {place + 1} before, in all micro-batches of this step")
@@ -86,9 +74,13 @@ class Wire:
 
         return PendingAllReduce(tensor, result, note)
 
+    def note(self, event: str, number: int = 0) -> None:
+        """Add an event that is no message to the log."""
+        self.log.append((event, number))
+
     def restart(self) -> None:
-        """Empty the log and count messages from 0 again."""
-        self.log.clear()
+        """Begin a new log and count messages from 0 again."""
+        self.log = []
         self._calls = 0
         self._taken.clear()
         self._restarts += 1
@@ -99,10 +91,9 @@ class Wire:
 
 
 class PendingAllReduce:
-    """An all-reduce under way."""
+    """An all-reduce under way; ``note`` is called at every wait, with True if it is not the first."""
 
     def __init__(self, tensor: torch.Tensor, result: Callable[[], torch.Tensor], note: Callable[[bool], None]) -> None:
-        """Store the parts; ``note`` is called at every wait, with True if it is not the first."""
         self._tensor, self._note = tensor, note
         self._result: Callable[[], torch.Tensor] | None = result
 
@@ -135,9 +126,6 @@ class ProcessWire(Wire):
 def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
     """Call ``function(wire)`` in one thread per rank of this process, and return the results.
 
-    A rank has ended when its thread ends, and waits when its thread waits; threads that it starts use no other rank's
-    wire.
-
     Raises the first rank's error: `MessageError` if two ranks' messages of one number differ, `Deadlock` if a rank
     waits for a message that another does not send, because it has ended or because all ranks wait.
     """
@@ -146,7 +134,7 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            exchange.register(rank)
+            exchange.threads[rank] = threading.get_ident()
             results[rank] = function(_ThreadWire(rank, exchange))
         except BaseException as error:  # raised again below, in the caller's thread
             exchange.failures.append(error)
@@ -160,7 +148,7 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
         for thread in threads:
             thread.join()
     except BaseException:
-        exchange.close()
+        exchange.end(*range(world))  # so that no thread waits any longer
         raise
     if exchange.failures:
         raise exchange.failures[0]
@@ -179,20 +167,9 @@ class _Exchange:
         self.ended: set[int] = set()
         self.failures: list[BaseException] = []
 
-    def register(self, rank: int) -> None:
-        """Register this thread as a rank's."""
+    def end(self, *ranks: int) -> None:
         with self.changed:
-            self.threads[rank] = threading.get_ident()
-
-    def close(self) -> None:
-        """End all ranks, so that no thread waits any longer."""
-        with self.changed:
-            self.ended.update(range(self.world))
-            self.changed.notify_all()
-
-    def end(self, rank: int) -> None:
-        with self.changed:
-            self.ended.add(rank)
+            self.ended.update(ranks)
             self.changed.notify_all()
 
     def put(self, number: int, rank: int, operation: str, values: torch.Tensor) -> None:
@@ -224,10 +201,8 @@ class _Exchange:
         return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)
 
     def _check_coming(self, number: int, rank: int) -> None:
-        """Raise `Deadlock` if a rank that must send this message has ended, or if all ranks wait.
-
-        No time limit is needed: on a busy machine a rank may compute for as long as it takes.
-        """
+        """Raise `Deadlock` if a rank that must send this message has ended, or if the threads of all ranks wait."""
+        # No time limit is needed: on a busy machine a rank may compute for as long as it takes.
         missing = set(range(self.world)) - self.slots[number].keys()
         message = f"rank {rank} waits for message {number + 1}, which rank"
         if ended := missing & self.ended:
@@ -259,20 +234,23 @@ def _described(operation: str, values: torch.Tensor) -> str:
 
 
 class RemoteWire(Wire):
-    """Wire over a `WireEnd` in another process, which keeps the log and the factors.
-
-    Other events travel with the next message.
-    """
+    """Wire over a `WireEnd` in another process, which keeps the log and the factors."""
 
     def __init__(self, end: "WireEnd") -> None:
         super().__init__(end.rank, end.world)
         self._end = end
 
+    def note(self, event: str, number: int = 0) -> None:
+        self._end.note(event, number)
+
+    def restart(self) -> None:
+        self._end.restart()
+
     def all_reduce(self, tensor: torch.Tensor) -> "PendingAllReduce":
-        message = self._end.all_reduce(tensor.detach().numpy(), self._take_log())
+        message = self._end.all_reduce(tensor.detach().numpy())
 
         def wait() -> torch.Tensor:
-            return torch.from_numpy(self._end.wait(message, self._take_log()))
+            return torch.from_numpy(self._end.wait(message))
 
         def note(again: bool) -> None:
             if again:  # the other process notes the first wait itself
@@ -281,32 +259,16 @@ class RemoteWire(Wire):
         return PendingAllReduce(tensor, wait, note)
 
     def factors_of(self, place: int) -> torch.Tensor:
-        return torch.from_numpy(self._end.factors_of(place, self._take_log()))
-
-    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
-        for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
-            tensor.copy_(torch.from_numpy(theirs))
-
-    def restart(self) -> None:
-        self.log.append(("restart", 0))
-
-    def flush(self) -> None:
-        """Send the last events."""
-        self._end.note(self._take_log())
+        return torch.from_numpy(self._end.factors_of(place))
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: torch.from_numpy(self._end.broadcast(values.numpy()))
-
-    def _take_log(self) -> list[Event]:
-        events = list(self.log)
-        self.log.clear()
-        return events
 
 
 class WireEnd:
     """Judge's end of a remote rank's wire, with arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "factors_of", "all_reduce", "wait", "note")
+    OFFERS = ("rank", "world", "broadcast", "factors_of", "all_reduce", "wait", "note", "restart")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
@@ -319,35 +281,28 @@ class WireEnd:
         self._wire.broadcast(tensor)
         return np.asarray(tensor)
 
-    def broadcast_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return rank 0's values of each array."""
-        return [self.broadcast(array) for array in arrays]
-
-    def factors_of(self, place: int, events: Sequence[Event]) -> NDArray[Any]:
+    def factors_of(self, place: int) -> NDArray[Any]:
         """Return the factors of a layer's gradient; so the log says when backward comes there, whoever asks."""
-        self.note(events)
         return np.asarray(self._wire.factors_of(check_int("place", place, 0)))
 
-    def all_reduce(self, array: NDArray[Any], events: Sequence[Event]) -> int:
+    def all_reduce(self, array: NDArray[Any]) -> int:
         """Begin to sum the current values of ``array``, and return the number with which to wait for the sum."""
-        self.note(events)
         tensor = torch.tensor(array)
         self._messages.append((self._wire.all_reduce(tensor), tensor))
         return len(self._messages) - 1
 
-    def wait(self, message: int, events: Sequence[Event]) -> NDArray[Any]:
+    def wait(self, message: int) -> NDArray[Any]:
         """Wait for the sum of a message and return it."""
-        self.note(events)
         pending, tensor = self._messages[check_int("message", message, 0, len(self._messages) - 1)]
         pending.wait()
         return np.asarray(tensor)
 
-    def note(self, events: Sequence[Event]) -> None:
-        """Add events that are no messages to the log; a "restart" begins a step, with a new log."""
-        for event, number in events:
-            if event == "restart":
-                self._wire.log = []
-                self._wire.restart()
-                self.logs.append(self._wire.log)
-            elif event in ("micro", "finish"):
-                self._wire.log.append((str(event), check_int("number", number, 0)))
+    def note(self, event: str, number: int = 0) -> None:
+        """Add an event that is no message to the log."""
+        check_one_of("event", event, ("micro", "finish"))
+        self._wire.note(event, check_int("number", number, 0))
+
+    def restart(self) -> None:
+        """Begin a step, with a new log."""
+        self._wire.restart()
+        self.logs.append(self._wire.log)

@@ -1,7 +1,4 @@
-"""Chapter 11: Real multi-GPU.
-
-Bytes that a training run sends per rank and step, and their time over each kind of link.
-"""
+"""Chapter 11: Real multi-GPU. Bytes that a training run sends per rank and step, and their time over each link."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -64,7 +61,7 @@ def explore_wire() -> Explorer:
     """Show the bytes that a rank sends, with knobs for model, trained part, precision, accumulation and GPUs."""
 
     def draw(before: Mapping[str, Any] | None, **now: Any) -> Picture:
-        nbytes, rank, syncs = _sent(**now), now["rank"], _syncs(now["micro"], now["forgotten"])
+        nbytes, rank, syncs = _sent(**now), now["rank"], now["micro"] if now["forgotten"] else 1
         trained = f"LoRA r = {rank} on {now['model']}" if rank else f"all of {now['model']}"
         title = f"{trained}: each of {now['world']} ranks sends {in_words(nbytes, 'B')} per step"
         per = f"step: backwards synced {syncs} of {now['micro']}"
@@ -81,10 +78,7 @@ def explore_wire() -> Explorer:
     return Explorer(draw, knobs)
 
 
-def _syncs(micro: int, forgotten: bool) -> int:
-    return micro if forgotten else 1
-
-
 def _sent(model: str, rank: int, itemsize: int, micro: int, forgotten: bool, world: int) -> float:
     """Return the bytes that a rank sends in a step."""
-    return _syncs(micro, forgotten) * sent_per_rank(trained_parameters(model, rank), world, itemsize=itemsize)
+    syncs = micro if forgotten else 1
+    return syncs * sent_per_rank(trained_parameters(model, rank), world, itemsize=itemsize)

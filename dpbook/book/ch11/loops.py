@@ -49,13 +49,7 @@ CPU = torch.device("cpu")
 JOIN_TIMEOUT = timedelta(seconds=30)
 """Time limit for all ranks to join."""
 Trial = Mapping[str, Any]
-"""A trial as a dict:
-
-- ``weights``: for each rank the initial values of two linear layers with tanh between them, four arrays in torch's
-  order and shapes; float64
-- ``x``, ``y``: the examples, (examples, inputs) and (examples, outputs)
-- ``epochs``, ``batch`` (examples per micro-batch), ``accumulation`` (micro-batches per step), ``rate``
-"""
+"""A trial as a dict, with the fields of `judge.Loop`."""
 
 
 def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.device) -> dict[str, Any]:
@@ -68,7 +62,6 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.dev
     arrays) and ``weights`` (the model's parameters at the end).
     """
     model, read, saved = _model(trial["weights"][rank]).to(device), [], []
-    watches: list[list[Sent]] = []
 
     def record_inputs(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         if torch.is_grad_enabled():
@@ -80,7 +73,7 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.dev
     model.register_forward_pre_hook(record_inputs)
     data = TensorDataset(torch.tensor(trial["x"]), torch.tensor(trial["y"]))
     settings = [trial[name] for name in ("epochs", "batch", "accumulation", "rate")]
-    with _watched(watches):
+    with _watched() as watches:
         logged = answer(model, data, *settings, save)
     weights = [parameter.detach().cpu().numpy().copy() for parameter in model.parameters()]
     syncs = sum(sent.last for sent in chain(*watches))
@@ -88,11 +81,9 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.dev
 
 
 def _accelerator() -> torch.device:
-    """Join a group that serves the stand-in accelerator and return it, or the CPU where this torch cannot have it.
-
-    This process must not have run a backward before: torch then knows its devices for good.
-    """
-    return torch.device("cpu") if sim.missing() else sim.join()
+    """Join a group that serves the stand-in accelerator and return it, or the CPU where this torch cannot have it."""
+    # This process must not have run a backward before: torch then knows its devices for good.
+    return CPU if sim.missing() else sim.join()
 
 
 def _numbers(logged: Any) -> Any:
@@ -112,9 +103,9 @@ def _model(weights: Sequence[Any]) -> nn.Sequential:
 
 
 @contextmanager
-def _watched(watches: list[list[Sent]]) -> Iterator[None]:
-    """Watch every DDP that is constructed in the block: an item of ``watches`` holds the buckets of one of them."""
-    construct = DistributedDataParallel.__init__
+def _watched() -> Iterator[list[list[Sent]]]:
+    """Watch every DDP that is constructed in the block: an item of the list holds the buckets of one of them."""
+    construct, watches = DistributedDataParallel.__init__, list[list[Sent]]()
 
     def construct_watched(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
@@ -122,7 +113,7 @@ def _watched(watches: list[list[Sent]]) -> Iterator[None]:
 
     DistributedDataParallel.__init__ = construct_watched
     try:
-        yield
+        yield watches
     finally:
         DistributedDataParallel.__init__ = construct
 
@@ -142,16 +133,11 @@ def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dic
 def train_as_rank(
     answer: Callable[..., Any], trials: Sequence[Trial], rank: int, world: int, port: int
 ) -> list[dict[str, Any]]:
-    """Call `train` for each trial, in a process that becomes a rank of a process group of this machine.
-
-    Several ranks train on the stand-in accelerator, one alone on the CPU.
-    """
-    torch.set_num_threads(1)
+    """Call `train` for each trial, in a process that becomes a rank of a process group of this machine."""
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, JOIN_TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     try:
-        device = CPU if world == 1 else _accelerator()
-        return [train(answer, trial, rank, device) for trial in trials]
+        return train_on_this_rank(answer, trials, rank)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

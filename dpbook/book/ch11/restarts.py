@@ -35,15 +35,13 @@ def _update_on(
     return call_on_ranks(on_rank, len(weights))
 
 
-def _broken(rng: np.random.Generator, gradients: list[Array], rank: int, values: list[float]) -> None:
-    """Put ``values`` into the gradient of ``rank``, at different places."""
-    places = rng.choice(gradients[rank].size, len(values), replace=False)
-    gradients[rank][places] = values
-
-
 FINITE = ("ordinary", "large", "empty shards")
-BROKEN = ("ordinary", "inf", "-inf", "nan", "both", "two ranks")
-"""Kinds of gradients. The ordinary one among them shows an answer that always skips."""
+BROKEN = {
+    **{kind: [[float(kind)]] for kind in ("inf", "-inf", "nan")},
+    "both": [[np.inf, -np.inf]],
+    "two ranks": [[np.inf], [-np.inf]],
+}
+"""Kinds of gradients; a broken one has these values on a random rank and on the ranks after it."""
 
 
 def updates(answer: Answer, rng: np.random.Generator, *, kinds: Sequence[str]) -> None:
@@ -59,12 +57,10 @@ def updates(answer: Answer, rng: np.random.Generator, *, kinds: Sequence[str]) -
             gradients = [(rng.normal(size=size) * scale).astype(np.float32) for size in sizes]
             if kind == "large":
                 gradients = [np.full(size, 3e38, np.float32) for size in sizes]  # finite, and their sum is not
-            if kind not in FINITE:
-                rank = int(rng.integers(world))
-                values = [np.inf, -np.inf] if kind == "both" else [float(kind)] if kind != "two ranks" else [np.inf]
-                _broken(rng, gradients, rank, values)
-                if kind == "two ranks":
-                    _broken(rng, gradients, (rank + 1) % world, [-np.inf])
+            if kind in BROKEN:
+                for rank, values in enumerate(BROKEN[kind], start=int(rng.integers(world))):
+                    gradient = gradients[rank % world]
+                    gradient[rng.choice(gradient.size, len(values), replace=False)] = values
             where = f"{plural(world, 'rank')}, {kind}, scale {scale:.6g}"
             ranks = call(answer, weights, gradients, scale, rate, through=_update_on, where=where)
             _judge_update(ranks, weights, gradients, scale, rate, kind in FINITE, where)
