@@ -14,18 +14,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from dpbook.book.sim.memory import (
-    CPU_KERNEL,
-    DEVICE,
-    Outcome,
-    allocate,
-    is_on_device,
-    layout_of,
-    lend,
-    on_cpu,
-    outcome,
-    resize,
-)
+from dpbook.book.sim import memory
+from dpbook.book.sim.memory import CPU_KERNEL, DEVICE, Layout, allocate, is_on_device, layout_of, lend, on_cpu
 from dpbook.book.sim.streams import Stream, current_stream, synchronize
 
 INDICES_OF_CPU = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
@@ -39,20 +29,14 @@ def launch(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Queue ``op`` on the current stream, and return its results, whose values come later."""
     flat, spec = tree_flatten((args, kwargs))
     _check_devices(op, args, kwargs, flat)
-    inferred = outcome(op, flat, spec) if _returns_tensors(op) else None
+    inferred = memory.outcome(op, flat, spec) if _returns_tensors(op) else None
     if inferred is None:
         return _run_now(op, flat, spec)
     for position, layout in inferred.resized:
-        resize(flat[position], layout.size, layout.stride)
-    results = [_new_result(result, flat) for result in inferred.results]
-    _queue(op, flat, spec, results, inferred, current_stream())
-    return tree_unflatten(results, inferred.spec)
-
-
-def _queue(op: Any, flat: Sequence[Any], spec: Any, results: list[Any], inferred: Outcome, stream: Stream) -> None:
-    """Queue the CPU's operation, which writes its results into those of ``results`` that are no arguments."""
-    twins = _twins(flat)
-    targets = [on_cpu(x) if isinstance(r, tuple) else None for x, r in zip(results, inferred.results, strict=True)]
+        memory.resize(flat[position], layout.size, layout.stride)
+    new = [allocate(*result) if isinstance(result, Layout) else None for result in inferred.results]
+    results = [flat[r] if isinstance(r, int) else tensor for r, tensor in zip(inferred.results, new, strict=True)]
+    twins, targets = _twins(flat), [None if tensor is None else on_cpu(tensor) for tensor in new]
 
     def kernel() -> None:
         computed = tree_flatten(_call(op, twins, spec))[0]
@@ -60,7 +44,8 @@ def _queue(op: Any, flat: Sequence[Any], spec: Any, results: list[Any], inferred
             if target is not None and value is not None:  # the CPU's operation may leave a gradient out
                 target.copy_(value)
 
-    stream.launch(str(op), kernel)
+    current_stream().launch(str(op), kernel)
+    return tree_unflatten(results, inferred.spec)
 
 
 def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
@@ -104,12 +89,6 @@ def _twins(flat: Sequence[Any]) -> list[Any]:
     return [twin(value) for value in flat]
 
 
-def _new_result(result: Any, flat: Sequence[Any]) -> Any:
-    if result is None:
-        return None
-    return flat[result] if isinstance(result, int) else allocate(*result)
-
-
 def _check_devices(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], flat: Sequence[Any]) -> None:
     """Raise as CUDA does for tensors of the CPU among those of the device; a 0-dimensional one may be read."""
     written = [args[place] if place < len(args) else kwargs.get(name) for place, name in _written(op)]
@@ -146,8 +125,8 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         with torch.no_grad():
             return target.copy_(on_cpu(source))
     values = on_cpu(source) if is_on_device(source) else source.detach().clone()
-    memory = on_cpu(target)
-    current_stream().launch("copy", lambda: memory.copy_(values))
+    written = on_cpu(target)
+    current_stream().launch("copy", lambda: written.copy_(values))
     return target
 
 
@@ -212,7 +191,7 @@ def _empty_strided(size: Any, stride: Any, *, dtype: torch.dtype | None = None, 
 
 def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
     like = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=memory_format)
-    resize(tensor, like.size(), like.stride())
+    memory.resize(tensor, like.size(), like.stride())
     return tensor
 
 

@@ -212,12 +212,6 @@ def _outcome(op: Any, described: tuple[tuple[Any, Any], ...], spec: Any) -> Outc
     except NotImplementedError:
         return None
     positions = {id(meta): position for position, meta in metas.items()}
-    results = [_inferred(value, positions) for value in returned]
+    results = [positions.get(id(x), layout_of(x)) if isinstance(x, torch.Tensor) else None for x in returned]
     resized = [(n, layout_of(meta)) for n, meta in metas.items() if layout_of(meta) != described[n][1]]
     return Outcome(tuple(results), tuple(resized), spec)
-
-
-def _inferred(value: Any, positions: dict[int, int]) -> Layout | int | None:
-    if not isinstance(value, torch.Tensor):
-        return None
-    return positions.get(id(value), layout_of(value))
