@@ -148,8 +148,8 @@ def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Timeline:
         entries = np.stack([middle, computed], axis=1)
         begun = entries.max(axis=0)
         ends = [begun[0] + transfer, max(begun[1], begun[0] + transfer) + transfer]
-        work, other = [[pair] for pair in zip(begins, computed, strict=True)], [[(0, begin)] for begin in begins]
-        step = ticked(ends[-1] + 1, work, entries.tolist(), [ends] * world, other)
+        computing, loading = [[pair] for pair in zip(begins, computed, strict=True)], [[(0, at)] for at in begins]
+        step = ticked(ends[-1] + 1, computing, entries.tolist(), [ends] * world, loading)
         if (verdict := right_verdict(step)) and verdict[0] == cause:
             return step
 

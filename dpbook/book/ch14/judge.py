@@ -35,8 +35,6 @@ WORLDS = (1, 2, 3, 5)
 PROCESSES = 3
 PROGRAM_SECONDS = 60.0
 """Time limit for three processes to train, on a busy machine."""
-
-
 Ranks = Sequence[dict[str, Any]]
 
 
@@ -51,11 +49,6 @@ def _trials(rng: np.random.Generator) -> Iterator[HookTrial]:
     """Yield the trials that all checks share."""
     drawing = of_all_checks(rng)
     return (HookTrial.draw(drawing, world, steps=2) for world in WORLDS)
-
-
-def whole(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _trials(rng):
-        _judge_weights(trial, _run(answer, trial))
 
 
 def _judge_weights(trial: HookTrial, ranks: Ranks) -> None:
@@ -81,11 +74,9 @@ def _joined(trial: HookTrial, unit: int, pieces: Sequence[Array]) -> Array:
 
 
 def in_time(answer: Answer, rng: np.random.Generator) -> str:
-    gathers = 0
     for trial in _trials(rng):
         _judge_gathers(trial, _run(answer, trial))
-        gathers = len(trial.order)
-    return f"{plural(gathers, 'gather')}, at most two units whole at a time"
+    return f"{plural(len(trial.order), 'gather')}, at most two units whole at a time"
 
 
 def _judge_gathers(trial: HookTrial, ranks: Ranks) -> None:
@@ -136,11 +127,6 @@ def _computes(log: Sequence[Event]) -> list[int]:
     return [at for at, event in enumerate(log) if event[0] in ("forward", "backward")]
 
 
-def reduced(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _trials(rng):
-        _judge_gradients(trial, _run(answer, trial))
-
-
 def _judge_gradients(trial: HookTrial, ranks: Ranks) -> None:
     for rank, record in enumerate(ranks):
         for step, log in enumerate(record["logs"]):
@@ -151,8 +137,9 @@ def _judge_gradients(trial: HookTrial, ranks: Ranks) -> None:
             expect_items(pieces, trial.unit_count, "a piece of the gradient for each unit", f"rank {rank}")
         for unit in range(trial.unit_count):
             where = f"{plural(trial.world, 'rank')}, step {step + 1}, gradient of unit {unit}, all pieces"
+            mean = trial.gradients[unit][step].astype(float).mean(axis=0)
             pieces = [record["found"][step][unit] for record in ranks]
-            expect_close(trial.mean(unit, step).ravel(), _joined(trial, unit, pieces).astype(float), 1e-3, where)
+            expect_close(mean.ravel(), _joined(trial, unit, pieces).astype(float), 1e-3, where)
 
 
 def _judge_reductions(trial: HookTrial, log: Sequence[Event], where: str) -> None:
@@ -196,6 +183,14 @@ def _judge_all(trial: HookTrial, ranks: Ranks) -> None:
     _judge_weights(trial, ranks)
     _judge_gathers(trial, ranks)
     _judge_gradients(trial, ranks)
+
+
+def _judge_trials(answer: Answer, rng: np.random.Generator, judge: Callable[[HookTrial, Ranks], None]) -> None:
+    for trial in _trials(rng):
+        judge(trial, _run(answer, trial))
+
+
+whole, reduced = partial(_judge_trials, judge=_judge_weights), partial(_judge_trials, judge=_judge_gradients)
 
 
 # 14.1: bytes of the stages

@@ -76,10 +76,6 @@ class HookTrial:
         """Return the elements of a rank's piece."""
         return -(-self.weights[unit].size // self.world)
 
-    def mean(self, unit: int, step: int) -> Array:
-        mean: Array = self.gradients[unit][step].astype(np.float64).mean(0)
-        return mean
-
     def where(self, rank: int, step: int, place: int) -> str:
         ranks, part = plural(self.world, "rank"), "forward" if place < self.unit_count else "backward"
         return f"{ranks}, step {step + 1} of rank {rank}, {part} of unit {self.order[place]} (of {self.unit_count})"
@@ -257,9 +253,8 @@ def sample_layers(count: int, seed: int) -> list[LayerCost]:
     sizes = 100_000 * draw.integers(1, 20, count)
     forward = 3e-9 * sizes * draw.uniform(0.5, 1.5, count)
     activations = 100_000 * draw.integers(1, 10, count)
-    return [
-        LayerCost(float(f), float(2 * f), int(p), int(a)) for f, p, a in zip(forward, sizes, activations, strict=True)
-    ]
+    columns = forward.tolist(), (2 * forward).tolist(), sizes.tolist(), activations.tolist()
+    return [LayerCost(*costs) for costs in zip(*columns, strict=True)]
 
 
 def cut_step(layers: Sequence[LayerCost], groups: Groups) -> ShardedStep:
@@ -276,10 +271,9 @@ def cut_step(layers: Sequence[LayerCost], groups: Groups) -> ShardedStep:
         raise InvalidArgument("groups", groups, f"lists of neighbours that hold 0 to {len(layers) - 1} in order")
     units = []
     for group in groups:
-        forward, backward, parameters, activations = (
-            sum(costs) for costs in zip(*(layers[i] for i in group), strict=True)
-        )
-        units.append(Unit(f"{group[0]}–{group[-1]}", forward, backward, parameters, activations=activations))
+        costs = LayerCost(*map(sum, zip(*(layers[index] for index in group), strict=True)))
+        name = f"{group[0]}–{group[-1]}"
+        units.append(Unit(name, costs.forward, costs.backward, costs.parameters, activations=costs.activations))
     return simulate_sharded(units, SHARDING, Wires.rings(SHARDING, LINK))
 
 

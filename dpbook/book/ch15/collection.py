@@ -115,11 +115,11 @@ def _table(name: str) -> dict[str, Any]:
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
     """Return all exhibits, in the order of `exhibits.toml`."""
-    tables: list[dict[str, Any]] = [
-        {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
-        for table in _table("exhibits")["exhibit"]
-    ]
-    return tuple(Exhibit(**table) for table in tables)
+
+    def with_tuples(table: dict[str, Any]) -> dict[str, Any]:
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+
+    return tuple(Exhibit(**with_tuples(table)) for table in _table("exhibits")["exhibit"])
 
 
 def exhibit(name: str) -> Exhibit:
@@ -141,13 +141,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "y": ("y", "targets", "labels"),
     "data": ("data", "dataset", "train_set"),
 }
-FILLING = (
-    "STEPS = 1000",
-    "LOG_EVERY = 50",
-    'NAME = "baseline"',
-    "# adapted from the script for one GPU",
-    "EPOCHS = 10",
-)
+FILLING = "STEPS = 1000", "LOG_EVERY = 50", 'NAME = "baseline"', "# adapted from the script for one GPU", "EPOCHS = 10"
 
 
 @dataclass(frozen=True)
@@ -186,10 +180,10 @@ def draw(seed: int) -> Mystery:
     world = int(rng.choice(case.worlds))
     change = Variation(case, world, rng)
     script, cured = change(case.script), change(case.cured)
-    lines = _changed(script, cured)
-    for place in (case.place, *case.also):
-        lines |= _blamed(change(place + "\n").strip(), script)
-    return Mystery(case, world, script, _guilty(case, world, script), frozenset(lines), _causes(case, rng))
+    places = {change(place + "\n").strip() for place in (case.place, *case.also)} - {""}
+    blamed = {number for number, line in enumerate(script.splitlines(), 1) if line.strip() in places}
+    lines = frozenset(_changed(script, cured) | blamed)
+    return Mystery(case, world, script, _guilty(case, world, script), lines, _causes(case, rng))
 
 
 class Variation:
@@ -248,10 +242,6 @@ def _changed(script: str, cured: str) -> set[int]:
     for text in removed.keys() & added.keys():
         lines |= set(range(min(removed[text], added[text] + 1), max(removed[text], added[text]) + 1))
     return {line for line in lines if 1 <= line <= len(before) and not re.match(r"(import|from)\b|$", before[line - 1])}
-
-
-def _blamed(place: str, script: str) -> set[int]:
-    return {number for number, line in enumerate(script.splitlines(), 1) if place and line.strip() == place}
 
 
 def _causes(case: Exhibit, rng: np.random.Generator) -> dict[str, str]:

@@ -28,7 +28,6 @@ A cause that has no such case gets any.
 """
 DRAWS = 30
 
-
 _case = lru_cache(maxsize=512)(blind_case)  # a class is tried on the same cases, one submission after another
 
 
@@ -86,7 +85,8 @@ class Trial:
         return self.epochs * len(self.batches)
 
     def where(self, rank: int, update: int) -> str:
-        return f"{self.world} ranks, rank {rank}, update {update}"
+        moment = f"update {update}" if update else "before the first update"
+        return f"{self.world} ranks, rank {rank}, {moment}"
 
 
 def _run(answer: Answer, trial: Trial) -> Ranks:
@@ -117,10 +117,7 @@ def replicas_agree(answer: Answer, rng: np.random.Generator) -> None:
 def _judge_replicas(trial: Trial, ranks: Ranks) -> None:
     for update in range(trial.updates + 1):
         for rank, result in enumerate(ranks):
-            where = (
-                trial.where(rank, update) if update else f"{trial.world} ranks, rank {rank}, before the first update"
-            )
-            weights = result["weights"]
+            where, weights = trial.where(rank, update), result["weights"]
             expect_equal(ranks[0]["weights"][update], weights[update], f"{where}, beside rank 0")
             same = update and np.array_equal(weights[update], weights[update - 1])
             expect(not same, "weights that change", "those of the update before", where)
@@ -175,10 +172,9 @@ def _judge_steps(trial: Trial, ranks: Ranks) -> None:
             total, count = sentences.gradient(before, batch)
             mean = total / count
             mean *= min(1.0, trial.limit / float(np.linalg.norm(mean)))
+            applied, bound = (before - after) / trial.rate, 1e-9 * (1 + np.abs(before).max())
             where = f"{trial.where(rank, update + 1)}, the gradient that was applied"
-            expect_close(
-                mean, (before - after) / trial.rate, 1e-9 * (1 + np.abs(before).max()), where, axes=("weight",)
-            )
+            expect_close(mean, applied, bound, where, axes=("weight",))
 
 
 # 15.3: a check of one's own

@@ -69,12 +69,19 @@ def train(setting: Setting, device: torch.device = CPU) -> Trained:
     # so in different orders and hang or abort (torch 2.13). A model above 1 MiB would need a `bucket_cap_mb`.
     ddp = DistributedDataParallel(model(setting.seed).to(device))
     optimizer, record = register(ddp, setting), Trained()
+
+    def step(chosen: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(images[chosen].to(device)), labels[chosen].to(device))
+        loss.backward()
+        optimizer.step()
+        record.losses.append(float(loss.detach()))
+
     draw = torch.Generator().manual_seed(1000 * setting.seed + dist.get_rank() + 1)  # each rank has its own examples
     for _ in range(setting.steps):
         chosen = torch.randint(len(images), (setting.batch,), generator=draw)
-        step = partial(_step, ddp, optimizer, images[chosen].to(device), labels[chosen].to(device), record.losses)
         with counted_all_reduces() as sizes:
-            record.wire.append(sent(step))
+            record.wire.append(sent(partial(step, chosen)))
         record.payload.append(sum(sizes))
         record.calls.append(sum(nbytes > 0 for nbytes in sizes))
         record.drift.append(drift(ddp))
@@ -88,25 +95,11 @@ def _data() -> list[list[torch.Tensor]]:
     return [[torch.tensor(array) for array in part] for part in split(*digits(np.float32))]
 
 
-def _step(
-    ddp: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    losses: list[float],
-) -> None:
-    optimizer.zero_grad()
-    loss = cross_entropy(ddp(images), labels)
-    loss.backward()
-    optimizer.step()
-    losses.append(float(loss.detach()))
-
-
 def model(seed: int) -> nn.Sequential:
     """Return a network of two hidden layers with tanh, of the shapes in `sending.SHAPES`."""
     torch.manual_seed(seed)
-    layers = [nn.Linear(columns, rows) for rows, columns in (shape for shape in SHAPES if len(shape) == 2)]
-    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+    first, second, last = (nn.Linear(shape[1], shape[0]) for shape in SHAPES if len(shape) == 2)
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
 
 def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Optimizer:

@@ -100,6 +100,13 @@ def _check_vector(vector: Array) -> None:
         raise InvalidArgument("vector", f"an array of shape {np.shape(vector)}", "one rank's vector, of one dimension")
 
 
+def _only(chosen: NDArray[np.intp], vector: Array) -> Array:
+    """Return ``vector`` with all numbers except those at ``chosen`` places set to 0."""
+    compressed = np.zeros_like(vector)
+    compressed[chosen] = vector[chosen]
+    return compressed
+
+
 @dataclass(frozen=True)
 class Largest:
     """Compressor that keeps the ``k`` numbers of largest magnitude and sets the others to 0; ties keep the first."""
@@ -108,10 +115,7 @@ class Largest:
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
-        chosen = np.argsort(-np.abs(vector), kind="stable")[: check_int("k", self.k, 0)]
-        compressed = np.zeros_like(vector)
-        compressed[chosen] = vector[chosen]
-        return compressed
+        return _only(np.argsort(-np.abs(vector), kind="stable")[: check_int("k", self.k, 0)], vector)
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,4 @@ class Drawn:
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
-        chosen = self._rng.permutation(len(vector))[: self.k]
-        compressed = np.zeros_like(vector)
-        compressed[chosen] = vector[chosen]
-        return compressed
+        return _only(self._rng.permutation(len(vector))[: self.k], vector)
