@@ -1,11 +1,7 @@
 """Chapter 12: Trace and scale, and beside it 12b: A GPU's clock.
 
-The lost time of a step, and functions that run on the stand-in accelerator. A rank loses time in a step when it does
-not compute: it transfers bytes, waits for peers, or is idle. A player shows a slow step three times: rank 0 alone, all
-ranks, and with the waiting separated from the transfer.
-
-Where torch cannot have the stand-in accelerator, recorded results are returned. While the environment variable
-`DPBOOK_RECORD` names a file, every call records its result there.
+The lost time of a step, and functions that run on the stand-in accelerator. Where torch cannot have it, recorded
+results are returned. While the environment variable `DPBOOK_RECORD` names a file, every call records its result there.
 """
 
 import inspect
@@ -81,8 +77,7 @@ def play_diagnosis(timeline: Timeline) -> Viewer:
     """Step through the diagnosis of a step of 2 to 8 ranks, rank 0 among them, whose collectives include their waiting.
 
     The first picture shows rank 0 as its own profiler does, the second all ranks on one clock, and the third separates
-    the waiting for peers from the collectives. The line below each tells each rank's loss, as far as that picture shows
-    it. Raises `InvalidArgument` for other timelines.
+    the waiting for peers from the collectives. Raises `InvalidArgument` for other timelines.
     """
     ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
     if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:

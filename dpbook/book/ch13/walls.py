@@ -1,7 +1,4 @@
-"""Scaling pictures: parts of steps by number of GPUs, and the wall, where more GPUs stop helping.
-
-An explorer of the wall has knobs for model, cluster and batch.
-"""
+"""Scaling pictures: parts of steps by number of GPUs, and the wall, where more GPUs stop helping, with an explorer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""Chapter 14: Shard everything.
-
-Player of a sharded step: which rank holds which piece of each unit's weights and gradients at every moment.
-"""
+"""Chapter 14: Shard everything. Player of a sharded step: which rank has which piece of each unit at every moment."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

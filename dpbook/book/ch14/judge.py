@@ -1,7 +1,4 @@
-"""Checks of exercise 14: bytes of the stages, the hooks of a unit, cuts under a memory limit, a norm, a new cut.
-
-Hooks are judged by their values and by the order of their events.
-"""
+"""Checks of exercise 14: bytes of the stages, the hooks of a unit, cuts under a memory limit, a norm, a new cut."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +45,7 @@ def _run(answer: Answer, trial: HookTrial) -> Ranks:
 def _trials(rng: np.random.Generator) -> Iterator[HookTrial]:
     """Yield the trials that all checks share."""
     drawing = of_all_checks(rng)
-    return (HookTrial.draw(drawing, world, steps=2) for world in WORLDS)
+    return (HookTrial.draw(drawing, world) for world in WORLDS)
 
 
 def _judge_weights(trial: HookTrial, ranks: Ranks) -> None:
@@ -195,6 +192,9 @@ whole, reduced = partial(_judge_trials, judge=_judge_weights), partial(_judge_tr
 
 # 14.1: bytes of the stages
 
+FREE = Wires(*3 * [lambda nbytes: 0.0])
+"""Links of a step of which only the bytes count."""
+
 
 def counted(answer: Answer, rng: np.random.Generator) -> None:
     """Compare with the bytes that the collectives of a simulated step send."""
@@ -206,8 +206,8 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
             weight, gradient = (int(n) for n in rng.choice([2, 4], 2))
             for keep in (False, True) if stage == 3 else (False,):
                 sharding = Sharding(stage, shards=ranks, reshard=not keep)
-                wires, sizes = Wires(_free, _free, _free), Sizes(weight, gradient, 8)
-                step = simulate_sharded(parts, sharding, wires, sizes=sizes, accumulation=micro_batches)
+                sizes = Sizes(weight, gradient, 8)
+                step = simulate_sharded(parts, sharding, FREE, sizes=sizes, accumulation=micro_batches)
                 given = stage, sum(parameters), ranks, micro_batches, weight, gradient, keep
                 got = expect_number(call(answer, *given), f"stage {stage}")
                 part = (ranks - 1) / ranks * sum(parameters)
@@ -227,11 +227,6 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
                     ),
                 }
                 expect_close(sum(step.sent.values()), got, 0.5, "bytes that a rank sends", mistakes=mistakes)
-
-
-def _free(nbytes: float) -> float:
-    """Return the price of a collective where only its bytes are counted."""
-    return 0.0
 
 
 # 14.3: units under a memory limit

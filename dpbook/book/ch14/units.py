@@ -47,13 +47,13 @@ class HookTrial:
     world: int
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, world: int, steps: int = 2) -> "HookTrial":
-        """Draw a trial whose gradients are whole numbers with sums that fp32 holds exactly, and fp16 does not."""
+    def draw(cls, rng: np.random.Generator, world: int) -> "HookTrial":
+        """Draw two steps with gradients that are whole numbers, whose sums fp32 holds exactly and fp16 does not."""
         shapes = [UNIT_SHAPES[k] for k in rng.permutation(len(UNIT_SHAPES))[: int(rng.integers(4, 7))]]
         weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
         gradients = []
         for shape in shapes:
-            small = 2 * rng.integers(0, 50, (steps, world, *shape)) + 1
+            small = 2 * rng.integers(0, 50, (2, world, *shape)) + 1
             small[:, 0] += 2 * (1024 - small[:, 0] // 2) - 1  # rank 0 has 2048
             gradients.append(small.astype(np.float16))
         return cls(weights, gradients, world)

@@ -22,32 +22,7 @@ SCRIPT = "train.py"
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A script with one mistake, as `exhibits.toml` declares it.
-
-    Attributes:
-        name: name of the exhibit.
-        kind: number of the kind of mistake, 1 to 25; 0 for one of no listed kind.
-        title: the mistake, in a few words.
-        symptom: the effect that its user sees.
-        tool: tool that names the cause: "audit", "resume" (the audit's third depth), "launch", "preflight", or "" for
-            none.
-        check: check of the audit that must fire first, or the beginning of the launch's message.
-        status: status of that check.
-        says: text that the message must contain.
-        rank, place: blamed rank, and blamed line of the script.
-        follows: checks that may fire as consequences of the cause.
-        program: name of the sound program in `programs.toml` that the exhibit starts from.
-        setup: patch, as for `patched`, that fits the program to the exhibit; it stays sound.
-        mistake: patch that makes the mistake.
-        why: explanation in one sentence, for the reader.
-        chapter: chapter that explains it.
-        thread: address of a report of such a case.
-        world, updates: number of ranks, and of recorded updates (0: until the script ends).
-        guilty: rank that differs from the others: "all", a number, the "last", the one with the odd "example", or the
-            "odd" one that the script names; "" if the exhibit makes no mystery.
-        worlds: numbers of ranks with the same symptom.
-        also: further lines of the script at which it could be cured as well.
-    """
+    """A script with one mistake. The head of `exhibits.toml` describes the fields."""
 
     name: str
     kind: int
@@ -226,10 +201,7 @@ def _guilty(case: Exhibit, world: int, script: str) -> int | None:
 
 
 def _changed(script: str, cured: str) -> set[int]:
-    """Return the lines that a cure changes, those that it moves others past, and those around its additions.
-
-    Imports are left out.
-    """
+    """Return the lines that a cure changes, moves others past, or adds lines beside; imports are left out."""
     before, after = script.splitlines(), cured.splitlines()
     lines: set[int] = set()
     removed: dict[str, int] = {}

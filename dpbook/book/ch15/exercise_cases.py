@@ -1,8 +1,7 @@
 """Cases of exercise 15: recorded runs with one hidden fault each, and a training script run on ranks that take turns.
 
 A recorded run holds what an audit would see: numbers, examples, hashes and small gradients. Its ranks train for two
-epochs of plain SGD on random gradients, and the fault changes the records as it would in a real run. The script is a
-function of its rank; which examples each rank read and the weights that it returned come back as plain data.
+epochs of plain SGD on random gradients, and the fault changes the records as it would in a real run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,14 +48,9 @@ class _Fault(NamedTuple):
 
 
 def blind_case(seed: int, cause: str | None = None) -> BlindCase:
-    """Return the case of a seed; equal arguments give equal cases.
+    """Return the case of a ``seed`` of at least 0, with this cause ("" for none; by default a random one).
 
-    Args:
-        seed: at least 0.
-        cause: the fault, "" for none; by default a random one.
-
-    Raises:
-        InvalidArgument: ``seed`` or ``cause`` is no such value.
+    Equal arguments give equal cases. Raises `InvalidArgument`.
     """
     rng = np.random.default_rng(check_int("seed", seed, 0))
     drawn = str(rng.choice(["", *CAUSES]))

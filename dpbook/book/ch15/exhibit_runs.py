@@ -1,7 +1,4 @@
-"""Runs of exhibits: many scripts in one start of the ranks, recorded as `dpbook audit` records one, and their findings.
-
-`verdicts` runs exhibits and returns the findings of the tool that names each cause.
-"""
+"""Runs of exhibits: many scripts in one start of the ranks, recorded as `dpbook audit` does, and their findings."""
 
 import os
 import runpy
@@ -100,10 +97,7 @@ def _run() -> str:
 
 
 def verdicts(exhibits: Sequence[Exhibit], *, cured: bool = False) -> dict[str, Lines]:
-    """Run exhibits and return the findings about each, by its name.
-
-    The scripts that the audit judges share one start of the ranks for each number of ranks.
-    """
+    """Run exhibits and return the findings about each, by its name; those of the tool that names its cause."""
     findings: dict[str, Lines] = {}
     for world in sorted({one.world for one in exhibits if one.tool not in OWN_PROCESSES}):
         together = [one for one in exhibits if one.world == world and one.tool not in OWN_PROCESSES]
@@ -135,10 +129,7 @@ def _findings(exhibit: Exhibit, runs: Iterator[RunJournals]) -> Iterator[Finding
 
 
 def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
-    """Run an exhibit under `dpbook launch`, or as a preflight, and return its last message as a finding.
-
-    The finding passes if there is no message.
-    """
+    """Run an exhibit under `dpbook launch`, or as a preflight, and return its last message, or a pass without one."""
     with tempfile.TemporaryDirectory(prefix="dpbook-museum-") as folder:
         Path(folder, SCRIPT).write_text(exhibit.cured if cured else exhibit.script, encoding="utf-8")
         command = ["-m", "dpbook", "launch", "--nproc", str(exhibit.world), "--"] if exhibit.tool == "launch" else []

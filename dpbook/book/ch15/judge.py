@@ -109,11 +109,6 @@ def _unclipped(rng: np.random.Generator) -> Iterator[Trial]:
     return (Trial.draw(drawing, world) for world in WORLDS)
 
 
-def replicas_agree(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _unclipped(rng):
-        _judge_replicas(trial, _run(answer, trial))
-
-
 def _judge_replicas(trial: Trial, ranks: Ranks) -> None:
     for update in range(trial.updates + 1):
         for rank, result in enumerate(ranks):
@@ -150,11 +145,6 @@ def _epochs(trial: Trial, ranks: Ranks) -> Iterator[list[int]]:
         yield list(chain(*chain(*of_ranks)))
 
 
-def big_batch(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _unclipped(rng):
-        _judge_steps(trial, _run(answer, trial))
-
-
 def clipped(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         trial = Trial.draw(rng, world, limit=float(rng.uniform(0.3, 0.6)))
@@ -176,6 +166,13 @@ def _judge_steps(trial: Trial, ranks: Ranks) -> None:
             where = f"{trial.where(rank, update + 1)}, the gradient that was applied"
             expect_close(mean, applied, bound, where, axes=("weight",))
 
+
+def _judge_runs(answer: Answer, rng: np.random.Generator, judge: Callable[[Trial, Ranks], None]) -> None:
+    for trial in _unclipped(rng):
+        judge(trial, _run(answer, trial))
+
+
+replicas_agree, big_batch = partial(_judge_runs, judge=_judge_replicas), partial(_judge_runs, judge=_judge_steps)
 
 # 15.3: a check of one's own
 

@@ -104,17 +104,15 @@ def model(seed: int) -> nn.Sequential:
 
 def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Optimizer:
     """Register the hook of a setting on ``ddp`` and return the optimizer; nothing else of a training loop changes."""
-    optimizer = torch.optim.SGD(ddp.parameters(), setting.lr, setting.momentum)
+    optimizer = torch.optim.SGD(ddp.parameters(), setting.lr)
     if setting.method == "powersgd":
         state = PowerSGDState(
-            None, setting.rank, setting.begin, setting.least, use_error_feedback=setting.feedback,
-            warm_start=setting.warm, random_seed=setting.seed,
-        )  # fmt: skip
+            None, setting.rank, setting.begin, setting.least, setting.feedback, random_seed=setting.seed
+        )
         ddp.register_comm_hook(state, powerSGD_hook)
         return optimizer
     if setting.method == "local":
-        group = dist.new_subgroups(setting.group)[0] if setting.group > 1 else None
-        local = PostLocalSGDState(None, group, setting.begin, post_local_gradient_allreduce=group is not None)
+        local = PostLocalSGDState(None, None, setting.begin, post_local_gradient_allreduce=False)
         ddp.register_comm_hook(local, post_localSGD_hook)
         return PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(setting.every, setting.begin))
     casts = {"fp16": default_hooks.fp16_compress_hook, "bf16": unchecked_bf16_hook}

@@ -2,8 +2,7 @@
 
 The learning rates are chosen on validation images, which decide nothing else. The stored races have everything tuned,
 for several numbers of ranks: every method has its own learning rate and momentum, chosen with ten seeds; twenty other
-seeds then run. Local SGD and DiLoCo run with several periods, so that a link can be given the period that it asks for.
-`tests/benchmarks/store_races.py` computes them.
+seeds then run. `tests/benchmarks/store_races.py` computes them.
 """
 
 import json

@@ -29,7 +29,6 @@ OPERATIONS = (
 )  # fmt: skip
 MESSAGES = ("c10d::recv_", "c10d::recv_any_source_", "c10d::send")
 NO_LIMIT = timedelta(0)
-LATEST_WORKS = 16
 Stages = Callable[[], Iterator[None]]
 """A collective in two stages: it begins, and it is waited for."""
 
@@ -77,7 +76,7 @@ class SimWork(Work):
 
 _communicators: dict[str, Communicator] = {}
 """Communicators by the name of the process group."""
-_works: deque[SimWork] = deque(maxlen=LATEST_WORKS)
+_works: deque[SimWork] = deque(maxlen=16)
 """The latest works. Until Python receives a work, torch holds only its C++ half, which cannot wait by itself."""
 
 

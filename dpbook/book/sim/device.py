@@ -1,8 +1,6 @@
 """Installation of the device, and the device as programs see it: `torch.sim`, `torch.accelerator`, hooks and modules.
 
-`install` makes the device known to torch, once in a process. torch supports devices written in Python only in part. The
-other functions replace parts of torch for this device: `adapt_accelerator` its queries, `adapt_hooks` errors in
-gradient hooks, `adapt_modules_and_storages` moves to and from the device.
+torch supports devices written in Python only in part, so `install` also replaces parts of torch.
 """
 
 import contextlib
@@ -23,13 +21,6 @@ from dpbook.core import DpbookError
 from dpbook.ranks import regroup
 
 NAME = "stand-in accelerator"
-
-
-def module() -> ModuleType:
-    """Return the module for `torch.get_device_module("sim")`, with the interface of `torch.cuda`."""
-    sim = ModuleType("torch.sim")
-    vars(sim).update(_streams() | _memory() | _state())
-    return sim
 
 
 def adapt_accelerator() -> None:
@@ -225,7 +216,9 @@ def install() -> None:
 
     from dpbook.book.sim import collectives
 
-    _setup_privateuseone_for_python_backend("sim", backend_module=module())
+    module = ModuleType("torch.sim")  # with the interface of `torch.cuda`
+    vars(module).update(_streams() | _memory() | _state())
+    _setup_privateuseone_for_python_backend("sim", backend_module=module)
     _library("_", "PrivateUse1").fallback(kernels.launch)
     kernels.register_operations(_library("aten", "PrivateUse1"))
     _library("_", "AutocastPrivateUse1").fallback(torch.library.fallthrough_kernel)

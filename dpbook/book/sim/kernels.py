@@ -157,7 +157,7 @@ VIEWS = (
 def register_operations(library: Any) -> None:
     """Register the operations that are implemented here."""
     for name in VIEWS:
-        library.impl(name, _view(name))
+        library.impl(name, partial(overload(name).redispatch, CPU_KERNEL))
     library.impl("empty.memory_format", _empty)
     library.impl("empty_strided", _empty_strided)
     library.impl("resize_", _resize)
@@ -174,10 +174,6 @@ def overload(name: str) -> Any:
     """Return the overload of a name: ``torch.ops.aten.add.out`` for "add.out"."""
     base, _, variant = name.partition(".")
     return getattr(getattr(aten, base), variant or "default")
-
-
-def _view(name: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: overload(name).redispatch(CPU_KERNEL, *args, **kwargs)
 
 
 def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Streams and events: a stream is a thread that runs its work in order, while the host continues.
 
-`Stream` and `Event` have the names and the meaning of torch's, on Python threads. Tests and the book can slow the
-device down, stop a stream, and list which kernels ran when.
+`Stream` and `Event` have the names and the meaning of torch's, on Python threads.
 """
 
 import atexit
