@@ -250,7 +250,7 @@ MARGIN = 0.5
 
 
 def _own_log(answer: Answer) -> tuple[float, dict[str, Any]]:
-    """Return the error that the answer states, and its log, after a check of its form."""
+    """Return the error that the answer states, and its log with arrays (ranks, calls), after a check of its form."""
     expected = "(error, log), a number and the line that measure_updates returned"
     error, text = expect_items(value(answer), 2, expected)
     try:
@@ -263,30 +263,28 @@ def _own_log(answer: Answer) -> tuple[float, dict[str, Any]]:
     complete = all(len(size) == 2 and size[0] >= 2 and size[1] >= 10 for size in sizes) and sizes[2][1] >= 20
     expect(complete, "at least 10 calls of each part and 20 updates, on two ranks or more", f"{sizes}")
     expect(all((table > 0).all() for table in tables) and min(numbers) > 0, "seconds above 0", "others")
-    return expect_number(error), log
+    return expect_number(error), log | dict(zip(("compute", "sync", "update"), tables, strict=True))
 
 
 def forecast_came_first(answer: Answer, rng: np.random.Generator) -> None:
     _, log = _own_log(answer)
     order = log["measured"] <= log["forecast_at"] < log["updated"]
     expect(order, "the parts, then the forecast, then the updates", "another order of their times")
-    taken = np.array(log["update"], float).sum(axis=1).max()
+    taken = log["update"].sum(axis=1).max()
     passed = log["updated"] - log["forecast_at"]
     expect(passed >= taken, f"at least {taken:.3f} s for the updates", f"{passed:.3f} s between forecast and end")
 
 
 def error_of_the_log(answer: Answer, rng: np.random.Generator) -> None:
     error, log = _own_log(answer)
-    updates = np.array(log["update"], float)
-    measured = float(np.median(updates.max(axis=0)))
+    updates = log["update"].max(axis=0)
+    measured = float(np.median(updates))
     mistakes = {
         "This is relative to the forecast: divide by what was measured.": measured / log["forecast"] - 1,
         "The sign is wrong: a forecast above the measurement has an error above 0.": 1 - log["forecast"] / measured,
-        "This takes the mean of the updates: one slow update moves it.": (
-            log["forecast"] / float(updates.max(axis=0).mean()) - 1
-        ),
+        "This takes the mean of the updates: one slow update moves it.": (log["forecast"] / float(updates.mean()) - 1),
         "This takes rank 0's updates: an update has ended when its slowest rank has.": (
-            log["forecast"] / float(np.median(updates[0])) - 1
+            log["forecast"] / float(np.median(log["update"][0])) - 1
         ),
     }
     expect_close(log["forecast"] / measured - 1, error, 1e-3, "the error of the log", mistakes=mistakes)
@@ -294,11 +292,10 @@ def error_of_the_log(answer: Answer, rng: np.random.Generator) -> None:
 
 def forecast_from_the_parts(answer: Answer, rng: np.random.Generator) -> str:
     _, log = _own_log(answer)
-    compute, sync = (float(np.median(np.array(log[name], float).max(axis=0))) for name in ("compute", "sync"))
+    compute, sync, measured = (float(np.median(log[name].max(axis=0))) for name in ("compute", "sync", "update"))
     low, high = (1 - MARGIN) * max(compute, sync), (1 + MARGIN) * (compute + sync)
     forecast = float(log["forecast"])
     expect(low <= forecast <= high, f"{low:.4f} to {high:.4f} s, which the parts allow", f"{forecast:.4f}")
-    measured = float(np.median(np.array(log["update"], float).max(axis=0)))
     off = abs(forecast / measured - 1)
     expect(off <= MARGIN, f"a forecast within {MARGIN:.0%} of the measured step", f"{off:.0%} away")
     return f"{off:.0%} away from the measured step"

@@ -23,15 +23,9 @@ from dpbook.ranks import regroup
 NAME = "stand-in accelerator"
 
 
-def adapt_accelerator() -> None:
-    """Let `torch.accelerator` use the streams and the memory of the device, instead of C++."""
-    for name, value in (_streams() | _memory()).items():
-        if hasattr(torch.accelerator, name):
-            setattr(torch.accelerator, name, value)
-    torch.Stream, torch.Event = streams.Stream, streams.Event
-
-
-def _streams() -> dict[str, Any]:
+def interface() -> dict[str, Any]:
+    """Return the functions of `torch.sim`, which are those of `torch.cuda`."""
+    properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
     return {
         "Stream": streams.Stream,
         "Event": streams.Event,
@@ -40,11 +34,6 @@ def _streams() -> dict[str, Any]:
         "default_stream": streams.default_stream,
         "set_stream": streams.set_stream,
         "synchronize": streams.synchronize,
-    }
-
-
-def _memory() -> dict[str, Any]:
-    return {
         "memory_allocated": lambda device=None: POOL.allocated,
         "max_memory_allocated": lambda device=None: POOL.peak,
         "memory_reserved": lambda device=None: POOL.reserved,
@@ -52,12 +41,6 @@ def _memory() -> dict[str, Any]:
         "reset_peak_memory_stats": _reset_peak,
         "empty_cache": _empty_cache,
         "get_memory_info": lambda device=None: (TOTAL - POOL.reserved, TOTAL),
-    }
-
-
-def _state() -> dict[str, Any]:
-    properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
-    return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_in_bad_fork": lambda: False,
@@ -82,6 +65,13 @@ def _reset_peak(device: Any = None) -> None:
 def _empty_cache() -> None:
     streams.synchronize()
     POOL.empty_cache()
+
+
+def adapt_accelerator(functions: dict[str, Any]) -> None:
+    """Let `torch.accelerator` use the streams and the memory of the device, instead of C++."""
+    for name in functions.keys() & vars(torch.accelerator).keys():
+        setattr(torch.accelerator, name, functions[name])
+    torch.Stream, torch.Event = streams.Stream, streams.Event
 
 
 Hook = Callable[..., Any]
@@ -216,14 +206,14 @@ def install() -> None:
 
     from dpbook.book.sim import collectives
 
-    module = ModuleType("torch.sim")  # with the interface of `torch.cuda`
-    vars(module).update(_streams() | _memory() | _state())
+    module, functions = ModuleType("torch.sim"), interface()
+    vars(module).update(functions)
     _setup_privateuseone_for_python_backend("sim", backend_module=module)
     _library("_", "PrivateUse1").fallback(kernels.launch)
     kernels.register_operations(_library("aten", "PrivateUse1"))
     _library("_", "AutocastPrivateUse1").fallback(torch.library.fallthrough_kernel)
     kernels.register_autocast(_library("aten", "AutocastPrivateUse1"))
-    adapt_accelerator()
+    adapt_accelerator(functions)
     adapt_hooks()
     adapt_modules_and_storages()
     collectives.register(_library("c10d", "PrivateUse1"))

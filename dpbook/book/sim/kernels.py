@@ -55,17 +55,12 @@ def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
     known = {id(twin): value for twin, value in zip(twins, flat, strict=True) if is_on_device(value)}
     with torch.no_grad():
         returned, shape = tree_flatten(_call(op, twins, spec))
-        results = [known[id(x)] if id(x) in known else to_device(x) for x in returned]
+        results = [known.get(id(x), x) for x in returned]
+        for place, value in enumerate(results):
+            if isinstance(value, torch.Tensor) and not is_on_device(value):
+                results[place] = allocate(*layout_of(value))
+                on_cpu(results[place]).copy_(value)
     return tree_unflatten(results, shape)
-
-
-def to_device(value: Any) -> Any:
-    """Return a copy on the device of a tensor of the CPU; any other value as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    new = allocate(*layout_of(value))
-    on_cpu(new).copy_(value)
-    return new
 
 
 def _call(op: Any, twins: Sequence[Any], spec: Any) -> Any:
@@ -214,15 +209,10 @@ def _layer_norm_backward(gradient: Any, inputs: Any, shape: Any, mean: Any, rstd
     return launch(aten.native_layer_norm_backward.default, gradient, inputs, shape, *means, weight, *more)
 
 
-def _convolution_backward(
-    gradient: Any, inputs: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int, mask: Any,
-) -> Any:  # fmt: skip
+def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *settings: Any) -> Any:
+    *_, transposed, _, groups, _ = settings
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    return launch(
-        aten.convolution_backward.default, gradient, inputs, weight, [channels], stride, padding, dilation, transposed,
-        output_padding, groups, mask,
-    )  # fmt: skip
+    return launch(aten.convolution_backward.default, gradient, inputs, weight, [channels], *settings)
 
 
 LOW_PRECISION = (

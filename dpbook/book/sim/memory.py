@@ -74,21 +74,16 @@ class StorageBlock:
     def __del__(self) -> None:
         with POOL.lock:
             POOL.allocated -= self.size
-        pending = len(self.borrowers)
-        if not pending:
-            return POOL.keep(self.bytes, self.stream)
+        storage, stream, borrowers = self.bytes, self.stream, list(self.borrowers)
 
         def release() -> None:
-            nonlocal pending
-            with POOL.lock:
-                pending -= 1
-            if not pending:
+            """Visit the borrowers one after another, behind the work that they have queued."""
+            if borrowers:
+                borrowers.pop().submit(release)
+            else:
                 POOL.keep(storage, stream)
 
-        storage, stream = self.bytes, self.stream
-        for borrower in self.borrowers:
-            borrower.submit(release)
-        return None
+        release()
 
 
 class _Carrier(torch.Tensor):  # type: ignore[misc]
