@@ -1,11 +1,7 @@
 """Chapter 12: Trace and scale, and beside it 12b: A GPU's clock.
 
-The lost time of a step, and functions that run on the stand-in accelerator. A rank loses time in a step when it does
-not compute: it transfers bytes, waits for peers, or is idle. A player shows a slow step three times: rank 0 alone, all
-ranks, and with the waiting separated from the transfer.
-
-Where torch cannot have the stand-in accelerator, recorded results are returned. While the environment variable
-`DPBOOK_RECORD` names a file, every call records its result there.
+The lost time of a step, and functions that run on the stand-in accelerator. Where torch cannot have it, recorded
+results are returned. While the environment variable `DPBOOK_RECORD` names a file, every call records its result there.
 """
 
 import inspect
@@ -33,7 +29,7 @@ from dpbook.core import (
 )
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.steps import MOST_TIMELINES, draw_until, from_zero
-from dpbook.overlap import Kind, Span, Timeline, split_waits
+from dpbook.overlap import Span, Timeline, split_waits
 from dpbook.overlap.timeline import difference, length, union
 from dpbook.ranks import start
 
@@ -81,8 +77,7 @@ def play_diagnosis(timeline: Timeline) -> Viewer:
     """Step through the diagnosis of a step of 2 to 8 ranks, rank 0 among them, whose collectives include their waiting.
 
     The first picture shows rank 0 as its own profiler does, the second all ranks on one clock, and the third separates
-    the waiting for peers from the collectives. The line below each tells each rank's loss, as far as that picture shows
-    it. Raises `InvalidArgument` for other timelines.
+    the waiting for peers from the collectives. Raises `InvalidArgument` for other timelines.
     """
     ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
     if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:
@@ -133,12 +128,6 @@ def _unexplained(timeline: Timeline, ranks: tuple[int, ...]) -> str:
     return f"in collectives and not computing: {' · '.join(exposed)}"
 
 
-HOST = "host"
-LANES: dict[Kind, str] = {"computation": "compute stream", "communication": "communication"}
-COLLECTIVES = "c10d::"
-"""Prefix of the names of torch.distributed's kernels."""
-
-
 def sim_timeline(
     kernels: Sequence[Sequence[Any]], names: Sequence[str], begun: float, waits: Sequence[tuple[float, float]] = ()
 ) -> Timeline:
@@ -146,22 +135,21 @@ def sim_timeline(
 
     Args:
         kernels: kernels as `sim.watch` lists them: name, stream, seconds launched, begun and ended.
-        names: labels of the kernels, in the order of their launches.
+        names: labels of the kernels, in the order of their launches; `InvalidArgument` for another number of them.
         begun: start of the host's work, in seconds.
         waits: intervals in which the host waited for the device. A launch lasts from the host's last activity.
-
-    Raises:
-        InvalidArgument: the numbers of kernels and names differ.
     """
     if len(names) != len(kernels):
         raise InvalidArgument("names", names, f"one for each of {plural(len(kernels), 'kernel')}")
-    host = [Span("waits", 0, HOST, "wait", begin, end) for begin, end in waits]
+    host = [Span("waits", 0, "host", "wait", begin, end) for begin, end in waits]
     device, free = [], begun
     for name, (operation, _, launched, begin, end) in zip(names, sorted(kernels, key=lambda k: k[2]), strict=True):
         free = max([free, *(end for _, end in waits if end <= launched)])
-        host.append(Span("launch", 0, HOST, "launch", free, launched))
-        kind: Kind = "communication" if operation.startswith(COLLECTIVES) else "computation"
-        device.append(Span(name, 0, LANES[kind], kind, begin, end, ready=launched))
+        host.append(Span("launch", 0, "host", "launch", free, launched))
+        if operation.startswith("c10d::"):  # a collective of torch.distributed
+            device.append(Span(name, 0, "communication", "communication", begin, end, ready=launched))
+        else:
+            device.append(Span(name, 0, "compute stream", "computation", begin, end, ready=launched))
         free = launched
     return Timeline((*host, *device), (begun, max(span.end for span in (*host, *device))))
 

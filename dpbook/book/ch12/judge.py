@@ -1,136 +1,104 @@
-"""Checks of exercise 12: lost time against a count of ticks, a scaling table, early reads, and a forecast.
-
-Task 12.1 is tried on steps of several ranks in whole ticks, whose losses can be counted.
-"""
+"""Checks of exercise 12: lost time, a scaling table, early reads, and a forecast."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbook.book.ch12 import time_lost
 from dpbook.book.ch12.streams import in_time as in_time
 from dpbook.book.ch12.streams import too_early as too_early
 from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.core import plural
-from dpbook.overlap import Kind, Span
+from dpbook.overlap import Kind, Span, Timeline
 
 MS = 1e-3
 CAUSES = ("network", "straggler", "input")
 """Causes of the three losses: of transfer, waiting and idle time."""
 LOSSES = ("transfer", "waiting", "idle")
-C: Kind = "computation"
 Interval = tuple[int, int]
 Row = tuple[str, int, str, Kind, float, float]
 
 
-@dataclass(frozen=True)
-class TickedStep:
-    """A step in whole ticks, from 0 to ``length``; a tick is a millisecond, or has a width in seconds.
+def ticked(
+    length: int,
+    work: Sequence[Sequence[Interval]],
+    entries: Sequence[Sequence[int]],
+    ends: Sequence[Sequence[int]],
+    other: Sequence[Sequence[Interval]],
+    widths: NDArray[np.float64] | None = None,
+) -> Timeline:
+    """Return a step in whole ticks, from 0 to ``length``.
 
-    Attributes:
+    Args:
         length: ticks of the step.
         work: for each rank, intervals of computation.
         entries: for each rank, when it enters each collective, ascending.
         ends: for each rank, when it leaves each; not before the last rank has entered.
         other: for each rank, intervals of copies, which are neither computation nor communication.
-        widths: seconds of each tick, or empty.
+        widths: seconds of each tick (default: a millisecond).
     """
-
-    length: int
-    work: list[list[Interval]]
-    entries: list[list[int]]
-    ends: list[list[int]]
-    other: list[list[Interval]]
-    widths: tuple[float, ...] = ()
-
-    @property
-    def ticks(self) -> NDArray[np.float64]:
-        """Seconds of each tick."""
-        return np.array(self.widths) if self.widths else np.full(self.length, MS)
-
-    @property
-    def world(self) -> int:
-        return len(self.work)
-
-    def rows(self, rng: np.random.Generator, start: float) -> list[Row]:
-        """Return the spans in random order, in random lanes, at times from ``start`` on."""
-        spans: list[tuple[str, int, str, Kind, int, int]] = []
-        for rank in range(self.world):
-            spans += [("matmul", rank, "compute", C, a, b) for a, b in self.work[rank]]
-            spans += [("to the device", rank, "copy", "copy", a, b) for a, b in self.other[rank]]
-            for a, b in zip(self.entries[rank], self.ends[rank], strict=True):
-                lane = str(rng.choice(["communication", "communication 2"]))
-                spans.append(("all-reduce", rank, lane, "communication", a, b))
-        order = rng.permutation(len(spans)).tolist()
-        times = [start, *(start + self.ticks.cumsum())]
-        return [(*spans[k][:4], float(times[spans[k][4]]), float(times[spans[k][5]])) for k in order]
-
-    def table(self) -> NDArray[np.int64]:
-        """Return the ticks of transfer, waiting and idleness of each rank."""
-        counts: NDArray[np.int64] = self._lost().sum(axis=2)
-        return counts
-
-    def seconds(self) -> NDArray[np.float64]:
-        """Return the seconds of transfer, waiting and idleness of each rank."""
-        return self._lost() @ self.ticks
-
-    def _lost(self) -> NDArray[np.bool_]:
-        """Return, for each rank and each of the three losses, which ticks are lost."""
-        begun = np.max(self.entries, axis=0)
-        lost = []
-        for rank in range(self.world):
-            working, inside, moving = (np.zeros(self.length, bool) for _ in range(3))
-            for a, b in self.work[rank]:
-                working[a:b] = True
-            for a, b, first in zip(self.entries[rank], self.ends[rank], begun, strict=True):
-                inside[a:b] = True
-                moving[first:b] = True
-            free = ~working
-            lost.append([free & moving, free & inside & ~moving, free & ~inside])
-        return np.array(lost)
-
-    def verdict(self) -> tuple[str, int] | None:
-        """Return the cause and the rank to look at; None if it is not clear."""
-        table = self.table()
-        totals = table.sum(axis=0)
-        cause = int(totals.argmax())
-        column = -table[:, 1] if CAUSES[cause] == "straggler" else table[:, cause]
-        clear = np.sort(totals)[-1] > 1.2 * np.sort(totals)[-2]
-        alone = self.world == 1 or np.sort(column)[-1] > np.sort(column)[-2] + 2
-        return (CAUSES[cause], int(column.argmax())) if clear and alone else None
-
-    def __str__(self) -> str:
-        """Describe the step in milliseconds, for a report."""
-        ranks = [
-            f"rank {rank} computes {self.work[rank]}, is in collectives "
-            f"{list(zip(self.entries[rank], self.ends[rank], strict=True))}"
-            for rank in range(self.world)
-        ]
-        return f"ms of a window from 0 to {self.length}: {'; '.join(ranks)}"
+    times = [0.0, *np.cumsum(np.full(length, MS) if widths is None else widths).tolist()]
+    spans = []
+    for rank in range(len(work)):
+        spans += [Span("matmul", rank, "compute", "computation", times[a], times[b]) for a, b in work[rank]]
+        spans += [Span("to the device", rank, "copy", "copy", times[a], times[b]) for a, b in other[rank]]
+        for number, (a, b) in enumerate(zip(entries[rank], ends[rank], strict=True)):
+            lane = f"communication {number % 2}"
+            spans.append(Span("all-reduce", rank, lane, "communication", times[a], times[b]))
+    return Timeline(tuple(spans), (0.0, times[-1]))
 
 
-def small() -> Iterator[tuple[str, TickedStep]]:
-    """Yield small steps by name."""
-    yield "one rank", TickedStep(10, [[(2, 6)]], [[5]], [[9]], [[]])
-    yield "all come at once", TickedStep(12, [[(0, 6)]] * 2, [[6]] * 2, [[10]] * 2, [[]] * 2)
-    yield "rank 1 comes late", TickedStep(10, [[(0, 4)], [(3, 7)]], [[4], [7]], [[10], [10]], [[], []])
-    yield "hidden waiting", TickedStep(12, [[(0, 9)], [(0, 5)]], [[2], [6]], [[11], [11]], [[], []])
-    yield (
-        "one waits while another moves",
-        TickedStep(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12], [7, 12]], [[], []]),
-    )
-    yield (
-        "the first collective is left last",
-        TickedStep(16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]),
-    )
-    yield "computation within computation", TickedStep(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]])
-    yield "no collective", TickedStep(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]])
+def in_ticks(step: Timeline) -> NDArray[np.int64]:
+    """Return the ticks of transfer, waiting and idleness of each rank, of a step whose ticks are milliseconds."""
+    return np.rint(np.array(list(time_lost(step).values())) / MS).astype(np.int64)
 
 
-def random(rng: np.random.Generator, world: int) -> TickedStep:
+def right_verdict(step: Timeline) -> tuple[str, int] | None:
+    """Return the cause and the rank to look at; None if it is not clear."""
+    table = in_ticks(step)
+    totals = table.sum(axis=0)
+    cause = int(totals.argmax())
+    column = -table[:, 1] if CAUSES[cause] == "straggler" else table[:, cause]
+    clear = np.sort(totals)[-1] > 1.2 * np.sort(totals)[-2]
+    alone = len(column) == 1 or np.sort(column)[-1] > np.sort(column)[-2] + 2
+    return (CAUSES[cause], int(column.argmax())) if clear and alone else None
+
+
+def _described(step: Timeline) -> str:
+    """Describe a step in milliseconds, for a report."""
+
+    def intervals(rank: int, kind: Kind) -> list[Interval]:
+        spans = [span for span in step.spans if span.rank == rank and span.kind == kind]
+        return [(round(span.start / MS), round(span.end / MS)) for span in spans]
+
+    ranks = [
+        f"rank {rank} computes {intervals(rank, 'computation')}, is in collectives {intervals(rank, 'communication')}"
+        for rank in step.ranks
+    ]
+    return f"ms of a window from 0 to {round(step.end / MS)}: {'; '.join(ranks)}"
+
+
+def small() -> Iterator[tuple[str, Timeline]]:
+    """Yield small steps by name and description."""
+    steps = {
+        "one rank": ticked(10, [[(2, 6)]], [[5]], [[9]], [[]]),
+        "all come at once": ticked(12, [[(0, 6)]] * 2, [[6]] * 2, [[10]] * 2, [[]] * 2),
+        "rank 1 comes late": ticked(10, [[(0, 4)], [(3, 7)]], [[4], [7]], [[10], [10]], [[], []]),
+        "hidden waiting": ticked(12, [[(0, 9)], [(0, 5)]], [[2], [6]], [[11], [11]], [[], []]),
+        "one waits while another moves": ticked(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12]] * 2, [[], []]),
+        "the first collective is left last": ticked(
+            16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]
+        ),
+        "computation within computation": ticked(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]]),
+        "no collective": ticked(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]]),
+    }
+    yield from ((f"{name}, {_described(step)}", step) for name, step in steps.items())
+
+
+def random(rng: np.random.Generator, world: int) -> Timeline:
     """Draw a step with overlapping computation, concurrent collectives, any order of ranks and ticks of any width."""
     length, calls = int(rng.integers(40, 90)), int(rng.integers(2, 6))
     work = [_intervals(rng, length // 2, int(rng.integers(1, 6))) for _ in range(world)]
@@ -138,7 +106,7 @@ def random(rng: np.random.Generator, world: int) -> TickedStep:
     begun = np.max(entries, axis=0).astype(int)
     ends = [np.minimum(begun + rng.integers(0, 8, calls), length).tolist() for _ in range(world)]
     other, widths = [_intervals(rng, length, 1) for _ in range(world)], rng.integers(1, 10**6, length) / 1e9
-    return TickedStep(length, work, entries, ends, other, tuple(widths.tolist()))
+    return ticked(length, work, entries, ends, other, widths)
 
 
 def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interval]:
@@ -146,17 +114,17 @@ def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interv
     return [(int(a), int(b)) for a, b in bounds]
 
 
-def misleading() -> Iterator[TickedStep]:
+def misleading() -> Iterator[Timeline]:
     """Yield steps whose cause or rank is not the one that a single collective or a single rank suggests."""
     # Rank 1 is last in the first collective and computes most, but all ranks wait for rank 2 in the second.
     work = [[(0, 20)], [(0, 24)], [(0, 8), (50, 60)]]
-    yield TickedStep(63, work, [[10, 20], [16, 24], [8, 60]], [[18, 62]] * 3, [[]] * 3)
+    yield ticked(63, work, [[10, 20], [16, 24], [8, 60]], [[18, 62]] * 3, [[]] * 3)
     # Rank 0 waits longer than any rank transfers, but all ranks together transfer longer than they wait.
     work = [[(0, 10)], [(0, 28), (30, 33)], [(0, 28), (30, 33)], [(0, 33)]]
-    yield TickedStep(45, work, [[10], [28], [28], [30]], [[44]] * 4, [[]] * 4)
+    yield ticked(45, work, [[10], [28], [28], [30]], [[44]] * 4, [[]] * 4)
 
 
-def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> TickedStep:
+def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Timeline:
     """Draw a step of 2 to 5 ranks, of input, computation and two collectives, whose largest loss has this cause.
 
     With ``on_rank_0`` the worst rank, if there is one, is rank 0; otherwise it is any.
@@ -177,18 +145,13 @@ def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> TickedStep:
             late[worst] = 40  # only this rank waits for input
         begins = first + late
         middle, computed = begins + work // 2, begins + work
-        entries = [[int(m), int(c)] for m, c in zip(middle, computed, strict=True)]
-        begun = np.max(entries, axis=0)
-        ends = np.array([begun[0] + transfer, max(begun[1], begun[0] + transfer) + transfer])
-        case = TickedStep(
-            int(ends[-1]) + 1,
-            [[(int(a), int(b))] for a, b in zip(begins, computed, strict=True)],
-            entries,
-            [ends.tolist()] * world,
-            [[(0, int(a))] for a in begins],
-        )
-        if (verdict := case.verdict()) and verdict[0] == cause:
-            return case
+        entries = np.stack([middle, computed], axis=1)
+        begun = entries.max(axis=0)
+        ends = [begun[0] + transfer, max(begun[1], begun[0] + transfer) + transfer]
+        computing, loading = [[pair] for pair in zip(begins, computed, strict=True)], [[(0, at)] for at in begins]
+        step = ticked(ends[-1] + 1, computing, entries.tolist(), [ends] * world, loading)
+        if (verdict := right_verdict(step)) and verdict[0] == cause:
+            return step
 
 
 def _judge_rows(names: Sequence[str], expected: Sequence[Sequence[float]], got: Any, where: str, row: str) -> None:
@@ -209,10 +172,12 @@ def _on_spans(diagnose: Callable[..., Any], rows: list[Row], window: tuple[float
     return diagnose([Span(*row) for row in rows], window)
 
 
-def _diagnosis(answer: Answer, case: TickedStep, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
+def _diagnosis(answer: Answer, step: Timeline, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
+    """Return the answer for the spans in random order, at times from a random one on."""
     start = float(rng.integers(0, 50)) / 10
-    window = (start, start + float(case.ticks.cumsum()[-1]))
-    rows = case.rows(rng, start)
+    window = (start, start + step.end)
+    moved = [step.spans[k].moved(lambda time: start + time) for k in rng.permutation(len(step.spans))]
+    rows: list[Row] = [span[:6] for span in moved]
     got = call(answer, rows, window, through=_on_spans, where=where, by_hand=([Span(*row) for row in rows], window))
     losses, cause, rank = expect_items(got, 3, "(losses, cause, rank)", where)
     return losses, cause, rank
@@ -220,20 +185,19 @@ def _diagnosis(answer: Answer, case: TickedStep, rng: np.random.Generator, where
 
 def lost_time(answer: Answer, rng: np.random.Generator) -> None:
     cases = [*small(), *((f"random spans on {world} ranks", random(rng, world)) for world in (1, 2, 2, 3, 5, 7, 16))]
-    for name, case in cases:
-        where = f"{name}, {case}" if case.world <= 2 and case.length < 20 else name
-        got, _, _ = _diagnosis(answer, case, rng, where)
-        _judge_rows(LOSSES, case.seconds().tolist(), got, f"{where}, in seconds", "rank")
+    for where, step in cases:
+        got, _, _ = _diagnosis(answer, step, rng, where)
+        _judge_rows(LOSSES, list(time_lost(step).values()), got, f"{where}, in seconds", "rank")
 
 
 def verdicts(answer: Answer, rng: np.random.Generator) -> str:
     drawn = rng.permutation([cause for cause in CAUSES for _ in range(6)]).tolist()
     steps = [faulty(rng, cause, on_rank_0=drawn[:number].count(cause) % 2 == 0) for number, cause in enumerate(drawn)]
     steps += misleading()
-    for number, case in enumerate(steps):
-        where = f"step {number + 1}, losses (transfer, waiting, idle) in ms by rank {case.table().tolist()}"
-        _, *got = _diagnosis(answer, case, rng, where)
-        expected = case.verdict()
+    for number, step in enumerate(steps):
+        where = f"step {number + 1}, losses (transfer, waiting, idle) in ms by rank {in_ticks(step).tolist()}"
+        _, *got = _diagnosis(answer, step, rng, where)
+        expected = right_verdict(step)
         fits = isinstance(got[0], str) and isinstance(got[1], int) and (got[0], got[1]) == expected
         expect(fits, f"cause and rank {expected}", describe(tuple(got)), where)
     return f"{len(steps)} steps diagnosed"
@@ -286,7 +250,7 @@ MARGIN = 0.5
 
 
 def _own_log(answer: Answer) -> tuple[float, dict[str, Any]]:
-    """Return the error that the answer states, and its log, after a check of its form."""
+    """Return the error that the answer states, and its log with arrays (ranks, calls), after a check of its form."""
     expected = "(error, log), a number and the line that measure_updates returned"
     error, text = expect_items(value(answer), 2, expected)
     try:
@@ -299,30 +263,28 @@ def _own_log(answer: Answer) -> tuple[float, dict[str, Any]]:
     complete = all(len(size) == 2 and size[0] >= 2 and size[1] >= 10 for size in sizes) and sizes[2][1] >= 20
     expect(complete, "at least 10 calls of each part and 20 updates, on two ranks or more", f"{sizes}")
     expect(all((table > 0).all() for table in tables) and min(numbers) > 0, "seconds above 0", "others")
-    return expect_number(error), log
+    return expect_number(error), log | dict(zip(("compute", "sync", "update"), tables, strict=True))
 
 
 def forecast_came_first(answer: Answer, rng: np.random.Generator) -> None:
     _, log = _own_log(answer)
     order = log["measured"] <= log["forecast_at"] < log["updated"]
     expect(order, "the parts, then the forecast, then the updates", "another order of their times")
-    taken = np.array(log["update"], float).sum(axis=1).max()
+    taken = log["update"].sum(axis=1).max()
     passed = log["updated"] - log["forecast_at"]
     expect(passed >= taken, f"at least {taken:.3f} s for the updates", f"{passed:.3f} s between forecast and end")
 
 
 def error_of_the_log(answer: Answer, rng: np.random.Generator) -> None:
     error, log = _own_log(answer)
-    updates = np.array(log["update"], float)
-    measured = float(np.median(updates.max(axis=0)))
+    updates = log["update"].max(axis=0)
+    measured = float(np.median(updates))
     mistakes = {
         "This is relative to the forecast: divide by what was measured.": measured / log["forecast"] - 1,
         "The sign is wrong: a forecast above the measurement has an error above 0.": 1 - log["forecast"] / measured,
-        "This takes the mean of the updates: one slow update moves it.": (
-            log["forecast"] / float(updates.max(axis=0).mean()) - 1
-        ),
+        "This takes the mean of the updates: one slow update moves it.": (log["forecast"] / float(updates.mean()) - 1),
         "This takes rank 0's updates: an update has ended when its slowest rank has.": (
-            log["forecast"] / float(np.median(updates[0])) - 1
+            log["forecast"] / float(np.median(log["update"][0])) - 1
         ),
     }
     expect_close(log["forecast"] / measured - 1, error, 1e-3, "the error of the log", mistakes=mistakes)
@@ -330,11 +292,10 @@ def error_of_the_log(answer: Answer, rng: np.random.Generator) -> None:
 
 def forecast_from_the_parts(answer: Answer, rng: np.random.Generator) -> str:
     _, log = _own_log(answer)
-    compute, sync = (float(np.median(np.array(log[name], float).max(axis=0))) for name in ("compute", "sync"))
+    compute, sync, measured = (float(np.median(log[name].max(axis=0))) for name in ("compute", "sync", "update"))
     low, high = (1 - MARGIN) * max(compute, sync), (1 + MARGIN) * (compute + sync)
     forecast = float(log["forecast"])
     expect(low <= forecast <= high, f"{low:.4f} to {high:.4f} s, which the parts allow", f"{forecast:.4f}")
-    measured = float(np.median(np.array(log["update"], float).max(axis=0)))
     off = abs(forecast / measured - 1)
     expect(off <= MARGIN, f"a forecast within {MARGIN:.0%} of the measured step", f"{off:.0%} away")
     return f"{off:.0%} away from the measured step"

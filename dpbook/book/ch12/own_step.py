@@ -17,18 +17,18 @@ LAYERS, WIDTH, EXAMPLES = 6, 384, 256
 
 
 def _timed(work: Callable[[], None], calls: int) -> list[float]:
-    """Return the seconds of each of so many calls, which the ranks begin together; the first three do not count."""
+    """Return the seconds of so many calls, to the microsecond; the ranks begin each together. Three go before."""
     seconds = []
     for _ in range(calls + 3):
         dist.barrier()
         begin = time.perf_counter()
         work()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(round(time.perf_counter() - begin, 6))
     return seconds[3:]
 
 
-def _measure(updates: bool) -> dict[str, list[float]]:
-    """Return the seconds of a rank: of its updates, or of computation alone and of the all-reduces alone."""
+def _measure(*parts: str) -> dict[str, list[float]]:
+    """Return a rank's seconds of each of these parts: "compute" and "sync", or both as an "update"."""
     torch.set_num_threads(1)
     layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
     model, x = torch.nn.Sequential(*layers), torch.randn(EXAMPLES, WIDTH)
@@ -46,15 +46,18 @@ def _measure(updates: bool) -> dict[str, list[float]]:
         sync()
 
     compute()
-    if updates:
-        return {"update": _timed(update, UPDATES)}
-    return {"compute": _timed(compute, PART_CALLS), "sync": _timed(sync, PART_CALLS)}
+    calls = {"compute": (compute, PART_CALLS), "sync": (sync, PART_CALLS), "update": (update, UPDATES)}
+    return {part: _timed(*calls[part]) for part in parts}
+
+
+def _by_rank(*parts: str) -> dict[str, Any]:
+    ranks = start(_measure, [parts] * RANKS)
+    return {part: [rank[part] for rank in ranks] for part in parts}
 
 
 def measure_parts() -> dict[str, Any]:
     """Measure, on each of two ranks, the seconds of computation alone and of the all-reduces alone, call by call."""
-    ranks = start(_measure, [(False,)] * RANKS)
-    return {"compute": [r["compute"] for r in ranks], "sync": [r["sync"] for r in ranks], "measured": time.time()}
+    return _by_rank("compute", "sync") | {"measured": time.time()}
 
 
 def measure_updates(parts: dict[str, Any], forecast: float) -> str:
@@ -65,12 +68,5 @@ def measure_updates(parts: dict[str, Any], forecast: float) -> str:
     forecast, forecast_at = check_float("forecast", forecast, above=0), time.time()
     if not isinstance(parts, dict) or not {"compute", "sync", "measured"} <= parts.keys():
         raise InvalidArgument("parts", parts, "the result of measure_parts")
-    ranks = start(_measure, [(True,)] * RANKS)
-    log = parts | {"forecast": forecast, "forecast_at": forecast_at}
-    log |= {"update": [rank["update"] for rank in ranks], "updated": time.time()}
-    rounded = {name: _rounded(value) for name, value in log.items()}
-    return json.dumps(rounded)
-
-
-def _rounded(value: Any) -> Any:
-    return [[round(s, 6) for s in rank] for rank in value] if isinstance(value, list) else value
+    log = parts | {"forecast": forecast, "forecast_at": forecast_at} | _by_rank("update")
+    return json.dumps(log | {"updated": time.time()})

@@ -56,40 +56,32 @@ def first_early_read(program: Sequence[Line]) -> tuple[int, str] | None:
     return None if first is None else (first[0], first[2])
 
 
-FIXED: tuple[tuple[Line, ...], ...] = (
-    (("kernel", "a", "x", []), ("kernel", "a", "y", ["x"])),
-    (("kernel", "a", "x", []), ("kernel", "b", "y", ["x"])),
-    (("kernel", "a", "x", []), ("read", "x")),
-    (("kernel", "a", "x", []), ("record", "a", "e"), ("wait", "b", "e"), ("kernel", "b", "y", ["x"])),
-    (("kernel", "a", "x", []), ("record", "a", "e"), ("wait", "b", "e"), ("read", "x")),
-    (("record", "a", "e"), ("kernel", "a", "x", []), ("wait", "b", "e"), ("kernel", "b", "y", ["x"])),
-    (("kernel", "a", "x", []), ("wait", "b", "e"), ("record", "a", "e"), ("kernel", "b", "y", ["x"])),
-    (("kernel", "a", "x", []), ("synchronize", "a"), ("kernel", "b", "y", ["x"])),
-    (
-        *(("record", "a", "e"), ("kernel", "a", "x", []), ("record", "a", "e"), ("wait", "b", "e")),
-        ("kernel", "b", "y", ["x"]),
-    ),
-    (("kernel", "a", "x", []), ("synchronize", "b"), ("read", "x")),
-    (
-        *(("kernel", "a", "x", []), ("record", "a", "e"), ("wait", "b", "e"), ("record", "b", "f")),
-        *(("wait", "c", "f"), ("kernel", "c", "y", ["x"]), ("synchronize", "c"), ("read", "x"), ("read", "y")),
-    ),
-    (
-        *(("record", "a", "e"), ("kernel", "a", "x", []), ("wait", "b", "e"), ("record", "a", "e")),
-        *(("kernel", "b", "y", []), ("kernel", "b", "z", ["y", "x"])),
-    ),
-    (("kernel", "a", "x", []), ("kernel", "b", "y", []), ("kernel", "c", "z", ["y", "x"])),
-    (
-        *(("kernel", "a", "x", []), ("record", "a", "e"), ("record", "b", "e"), ("wait", "c", "e")),
-        ("kernel", "c", "y", ["x"]),
-    ),
-    (("kernel", "a", "x", []), ("record", "a", "e"), ("wait", "b", "e"), ("synchronize", "b"), ("read", "x")),
-    (
-        *(("kernel", "a", "x", []), ("kernel", "b", "y", []), ("synchronize", "a"), ("synchronize", "b")),
-        ("read", "x"),
-    ),
-)
+def _parsed(text: str) -> tuple[Line, ...]:
+    """Return the program of a text; a kernel has stream, value, and the values that it reads."""
+    lines = [tuple(line.split()) for line in text.split("; ")]
+    return tuple((*line[:3], list(line[3:])) if line[0] == "kernel" else line for line in lines)
+
+
+SHORT_PROGRAMS = """\
+kernel a x; kernel a y x
+kernel a x; kernel b y x
+kernel a x; read x
+kernel a x; record a e; wait b e; kernel b y x
+kernel a x; record a e; wait b e; read x
+record a e; kernel a x; wait b e; kernel b y x
+kernel a x; wait b e; record a e; kernel b y x
+kernel a x; synchronize a; kernel b y x
+record a e; kernel a x; record a e; wait b e; kernel b y x
+kernel a x; synchronize b; read x
+kernel a x; record a e; wait b e; record b f; wait c f; kernel c y x; synchronize c; read x; read y
+record a e; kernel a x; wait b e; record a e; kernel b y; kernel b z y x
+kernel a x; kernel b y; kernel c z y x
+kernel a x; record a e; record b e; wait c e; kernel c y x
+kernel a x; record a e; wait b e; synchronize b; read x
+kernel a x; kernel b y; synchronize a; synchronize b; read x
+"""
 """The fewest lines that show each rule, and each of the known mistakes."""
+FIXED = [_parsed(program) for program in SHORT_PROGRAMS.splitlines()]
 
 
 KINDS = {"kernel": 0.35, "record": 0.22, "wait": 0.28, "synchronize": 0.08, "read": 0.07}

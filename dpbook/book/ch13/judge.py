@@ -27,13 +27,8 @@ def _models(rng: np.random.Generator) -> Iterator[tuple[int, int, int, tuple[int
         yield parameters, parameters, world, USUAL_RECIPE, 0
         other = tuple(int(n) for n in rng.choice([2, 4, 8, 12], 3))
         yield parameters, parameters, world, other, int(rng.integers(10**8, 10**10))
-        yield (
-            parameters,
-            world * max(1, parameters // world // 100),
-            world,
-            USUAL_RECIPE,
-            int(rng.integers(10**8, 10**10)),
-        )
+        trained = world * max(1, parameters // world // 100)
+        yield parameters, trained, world, USUAL_RECIPE, int(rng.integers(10**8, 10**10))
 
 
 def fits(answer: Answer, rng: np.random.Generator) -> None:
@@ -72,8 +67,6 @@ def _with_bytes(totals: Sequence[float], stage: int | None) -> str:
 
 # 13.2: size a cluster
 
-Setting = tuple[str, Settings, Settings]
-"""Description of a limit that is just met, a run and a GPU."""
 SEQUENCES = 480
 SIZES = (2, 3, 5, 8, 16, 40, 96, 240)
 """All of them divide `SEQUENCES`."""
@@ -110,11 +103,6 @@ def _draw(rng: np.random.Generator, world: int, ring: float) -> tuple[Settings, 
     return run, gpu | {"bandwidth": slow / (ring * backward)}
 
 
-def _fewest(run: Settings, gpu: Settings, sizes: Sequence[int]) -> int | None:
-    """Return the smallest size that will do. All are tried: one more rank may make a step longer."""
-    return min((size for size in sizes if not _against(run, gpu, size)), default=None)
-
-
 def _against(run: Settings, gpu: Settings, size: int) -> list[str]:
     """Return the conditions that a size does not meet, with its numbers."""
     days, needed, efficiency = _days(run, gpu, size), _kept(run, size), _efficiency(run, gpu, size)
@@ -143,26 +131,27 @@ def _judge_sizes(answer: Answer, sizes: list[int], run: Settings, gpu: Settings,
     shown = ", ".join(f"{name} {number:.6g}" for name, number in (run | gpu).items())
     where = f"{case}: {shown}; sizes {sizes}"
     got = call(answer, run, gpu, sizes, where=where)
-    _expect_one_of(sizes, _fewest(run, gpu, sizes), got, partial(_with_conditions, run, gpu), where)
+    # All sizes are tried: one more rank may make a step longer.
+    fewest = min((size for size in sizes if not _against(run, gpu, size)), default=None)
+    _expect_one_of(sizes, fewest, got, partial(_with_conditions, run, gpu), where)
 
 
-def _exactly(about: str) -> Iterator[Setting]:
-    """Yield settings that floats hold exactly, with which a limit is just met on 16 GPUs.
+BATCH = 320 * 4096
+RUN: Settings = {
+    "parameters": 2**33, "tokens": 69_120.0 * BATCH, "days": 1e9, "sequences": 320, "context": 4096, "efficiency": 0.0
+}  # fmt: skip
+GPU: Settings = {"flops": 2.0**50, "memory": 1e15, "bandwidth": 2.0**33}
+"""A run and a GPU in numbers that floats hold exactly.
 
-    Forward takes 1.25 s, backward 2.5 and the ring 3.75: a step of 5 s, with an efficiency of 3/4. A rank keeps 4.75
-    bytes per parameter, and 69,120 steps take 4 days.
-    """
-    batch = 320 * 4096
-    run: Settings = {"parameters": 2**33, "tokens": 69_120.0 * batch, "days": 1e9, "sequences": 320, "context": 4096}
-    run["efficiency"] = 0.0
-    gpu: Settings = {"flops": 2.0**50, "memory": 1e15, "bandwidth": 2.0**33}
-    if about == "time and memory":
-        yield "16 GPUs take the days that there are", run | {"days": 4.0}, gpu
-        yield "16 GPUs have the memory that a rank needs", run, gpu | {"memory": 4.75 * 2**33}
-        short = {"tokens": 1.5 * batch, "days": 8.75 / 86400}
-        yield "one and a half steps, not one and not two", run | short, gpu
-    else:
-        yield "16 GPUs have the efficiency that is asked", run | {"days": 5.0, "efficiency": 0.75}, gpu
+On 16 GPUs forward takes 1.25 s, backward 2.5 and the ring 3.75: a step of 5 s, with an efficiency of 3/4. A rank keeps
+4.75 bytes per parameter, and 69,120 steps take 4 days.
+"""
+JUST_MET: tuple[tuple[str, Settings, Settings], ...] = (
+    ("16 GPUs take the days that there are", {"days": 4.0}, {}),
+    ("16 GPUs have the memory that a rank needs", {}, {"memory": 4.75 * 2**33}),
+    ("one and a half steps, not one and not two", {"tokens": 1.5 * BATCH, "days": 8.75 / 86400}, {}),
+)
+"""Changes of `RUN` and `GPU` with which a limit is just met on 16 GPUs."""
 
 
 def timed(answer: Answer, rng: np.random.Generator) -> None:
@@ -178,8 +167,8 @@ def timed(answer: Answer, rng: np.random.Generator) -> None:
         enough, small = ({"memory": 1.001 * _kept(run, world)}, {"memory": 0.999 * _kept(run, smaller)})
         _judge(answer, rng, run, gpu | enough, "the memory is just enough for one of them")
         _judge(answer, rng, run, gpu | small, "the memory is just too small for one")
-    for case, exact_run, exact_gpu in _exactly("time and memory"):
-        _judge_sizes(answer, [64, 8, 16, 32], exact_run, exact_gpu, case)
+    for case, of_run, of_gpu in JUST_MET:
+        _judge_sizes(answer, [64, 8, 16, 32], RUN | of_run, GPU | of_gpu, case)
     run, gpu = _draw(rng, 8, 0.5)
     _judge(answer, rng, run | {"days": 0.5 * _days(run, gpu, max(SIZES))}, gpu, "no size is in time")
     _judge(answer, rng, run, gpu, "one GPU is enough", extra=1)
@@ -196,8 +185,8 @@ def constrained(answer: Answer, rng: np.random.Generator) -> None:
         for share, verdict in ((0.999, "enough"), (1.001, "too low")):
             strict = run | {"efficiency": share * _efficiency(run, gpu, world)}
             _judge(answer, rng, strict, gpu, f"the efficiency is just {verdict} where the time is enough")
-    for case, exact_run, exact_gpu in _exactly("efficiency"):
-        _judge_sizes(answer, [64, 8, 16, 32], exact_run, exact_gpu, case)
+    exact = RUN | {"days": 5.0, "efficiency": 0.75}
+    _judge_sizes(answer, [64, 8, 16, 32], exact, GPU, "16 GPUs have the efficiency that is asked")
 
 
 # 13.3: predict the wall
@@ -225,13 +214,8 @@ def predicted_walls(numbers: tuple[int, int, int]) -> dict[str, int]:
 
 def _walls_text(numbers: tuple[int, int, int]) -> list[str]:
     reached, rate, batch = numbers
-    return [
-        f"reach {reached} TFLOP/s send {rate} GB/s each",
-        f"fixed, {batch} sequences",
-        f"Link.gigabytes({rate})",
-        f"{reached // 100}e14",
-        f"job, cluster, {batch}, range(",
-    ]
+    prose = [f"reach {reached} TFLOP/s send {rate} GB/s each", f"fixed, {batch} sequences"]
+    return [*prose, f"Link.gigabytes({rate})", f"{reached // 100}e14", f"job, cluster, {batch}, range("]
 
 
 WALLS = Numbers(

@@ -56,11 +56,10 @@ def memory_bars(
         verdict = f"{gigabytes(memory.total)} {'✓ fits' if fits else '✗ does not fit'}"
         card.add(text(BAR_RIGHT + 16, y + 14, verdict, 12, bold=name == first, fill=None if fits else palette.EXPOSED))
     card.add(rect(CAPACITY_X - 1, BAR_TOP - 6, 2, bottom - BAR_TOP + 6, fill=palette.EXPOSED))
-    card.add(
-        text(CAPACITY_X, BAR_TOP - 11, gigabytes(capacity, 0), 12, anchor="middle", bold=True, fill=palette.EXPOSED)
-    )
+    limit, red = gigabytes(capacity, 0), palette.EXPOSED
+    card.add(text(CAPACITY_X, BAR_TOP - 11, limit, 12, anchor="middle", bold=True, fill=red))
     totals = "; ".join(f"{name}: {gigabytes(memory.total)}" for name, memory in memories.items())
-    return card.picture(bottom + 46, f"Per rank, of {gigabytes(capacity, 0)}: {totals}.")
+    return card.picture(bottom + 46, f"Per rank, of {limit}: {totals}.")
 
 
 def gigabytes(nbytes: float, digits: int = 1) -> str:
@@ -163,16 +162,14 @@ def _over_worlds(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Pi
 
 def _curves(chosen: Mapping[str, Any], *, ghost: bool = False) -> Iterator[str]:
     """Draw the curve of each stage; as a ghost, faint and with rings at the last position."""
-    totals = {world: _totals(chosen, world) for world in WORLDS}
-    keys = [key._replace(colour=axes.GHOST, width=1.2) if ghost else key for key in STAGES.values()]
-    points = [
-        [(WORLD_SCALE(world), BYTES_SCALE(by_stage[stage])) for world, by_stage in totals.items()]
-        for stage in range(len(keys))
-    ]
-    yield axes.window(WORLD_SCALE, BYTES_SCALE, [axes.curve(line, key) for line, key in zip(points, keys, strict=True)])
+    curves = []
+    for stage, key in enumerate(STAGES.values()):
+        points = [(WORLD_SCALE(world), BYTES_SCALE(_totals(chosen, world)[stage])) for world in WORLDS]
+        curves.append(axes.curve(points, key._replace(colour=axes.GHOST, width=1.2) if ghost else key))
+    yield axes.window(WORLD_SCALE, BYTES_SCALE, curves)
     if ghost:
-        world = chosen["world"]
-        yield from (axes.ring(WORLD_SCALE(world), BYTES_SCALE.within(total), axes.GHOST) for total in totals[world])
+        for total in _totals(chosen, chosen["world"]):
+            yield axes.ring(WORLD_SCALE(chosen["world"]), BYTES_SCALE.within(total), axes.GHOST)
 
 
 def _curve_labels(chosen: Mapping[str, Any]) -> Iterator[str]:

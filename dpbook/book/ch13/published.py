@@ -70,17 +70,12 @@ def scaling_curves() -> dict[str, list[CurvePoint]]:
 
 def curve_errors(points: list[CurvePoint], contention: float) -> list[float]:
     """Return the relative errors of the predicted rates; the share of the peak is fixed on the first point."""
-    share = _share_of_the_peak(points[0], contention)
-    return [_predicted(point, share, contention)[0] / point.rate - 1 for point in points[1:]]
-
-
-def _share_of_the_peak(point: CurvePoint, contention: float) -> float:
-    """Return the share of the peak with which the point's rate is predicted."""
-    seconds, share = point.sequences * CONTEXT / point.rate, 0.5
+    first, share = points[0], 0.5
+    seconds = first.sequences * CONTEXT / first.rate
     for _ in range(ROUNDS):
-        _, compute, rest = _predicted(point, share, contention)
+        _, compute, rest = _predicted(first, share, contention)
         share *= compute / (seconds - rest)
-    return share
+    return [_predicted(point, share, contention)[0] / point.rate - 1 for point in points[1:]]
 
 
 def _predicted(point: CurvePoint, share: float, contention: float) -> tuple[float, float, float]:

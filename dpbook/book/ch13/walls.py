@@ -1,11 +1,8 @@
-"""Scaling pictures: parts of steps by number of GPUs, and the wall, where more GPUs stop helping.
-
-An explorer of the wall has knobs for model, cluster and batch.
-"""
+"""Scaling pictures: parts of steps by number of GPUs, and the wall, where more GPUs stop helping, with an explorer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from math import ceil, floor, log10
 from typing import Any, NamedTuple
@@ -70,8 +67,7 @@ WALLS = {
 HERE, BEFORE = Key("you are here", palette.INK, "ring", inside=palette.INK), Key("last position", axes.GHOST, "ring")
 
 
-@dataclass(frozen=True)
-class Scaling:
+class Scaling(NamedTuple):
     """Steps over growing ``worlds`` and at the walls.
 
     Attributes:
@@ -86,15 +82,8 @@ class Scaling:
     weak: Sequence[PredictedStep]
     walls: dict[str, int | None]
 
-    @property
-    def finding(self) -> str:
-        """Place of the wall, in words."""
-        wall = next(iter(self.walls.values()))
-        return f"the wall is at {wall:,} GPUs" if wall else f"no wall up to {self.worlds[-1]:,} GPUs"
 
-
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Position of an explorer: its curves, the ``step`` of its world, and ``notes``, one per line."""
 
     scaling: Scaling
@@ -103,16 +92,14 @@ class Position:
 
 
 class Scales(NamedTuple):
-    """Scales of the number of GPUs (both plots), of the step time (upper plot) and of efficiency (lower plot)."""
+    """Logarithmic scales of the number of GPUs (both plots) and of the step time (upper plot)."""
 
     across: Scale
     times: Scale
-    shares: Scale = Scale(0, 1, *SHARES)
 
-    @classmethod
-    def of(cls, gpus: tuple[int, int], seconds: tuple[float, float]) -> "Scales":
-        """Return logarithmic scales with these ends."""
-        return cls(Scale(*gpus, LEFT, RIGHT, log=True), Scale(*seconds, *TIMES, log=True))
+
+EFFICIENCY = Scale(0, 1, *SHARES)
+"""Scale of the lower plot."""
 
 
 def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> Scaling:
@@ -143,14 +130,19 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
     predicted = scaling(job, cluster, tokens, worlds)
     times = [time for step in predicted.steps for time in (step.seconds, step.compute, step.communication) if time]
     ends = 10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))
-    return draw(predicted, title, Scales.of((worlds[0], worlds[-1]), ends))
+    return draw(predicted, title, _scales(worlds[0], worlds[-1], ends))
+
+
+def _scales(fewest: int, most: int, seconds: tuple[float, float]) -> Scales:
+    return Scales(Scale(fewest, most, LEFT, RIGHT, log=True), Scale(*seconds, *TIMES, log=True))
 
 
 def draw(
     predicted: Scaling, title: str, scales: Scales, here: Position | None = None, before: Position | None = None
 ) -> Picture:
     """Draw predicted steps on these axes; ``here`` and ``before`` are an explorer's positions."""
-    title = f"{title}: {predicted.finding}"
+    wall = next(iter(predicted.walls.values()))
+    title += f": the wall is at {wall:,} GPUs" if wall else f": no wall up to {predicted.worlds[-1]:,} GPUs"
     keys = [*LINES.values(), *(WALLS[name] for name in predicted.walls)]
     keys += [key for key, place in ((HERE, here), (BEFORE, before)) if place]
     card = Card(WIDTH, title)
@@ -162,7 +154,10 @@ def draw(
     if before:
         card.add(*_place(before.step, scales, BEFORE))
     if here:
-        card.add(*_place(here.step, scales, HERE), *_notes(here.notes))
+        card.add(*_place(here.step, scales, HERE))
+        for line, note in enumerate(here.notes):
+            colour = palette.EXPOSED if "NOT" in note else None
+            card.add(text(MARGIN, SHARES[0] + 58 + NOTE_HEIGHT * line, note, 13, bold=line < 2, fill=colour))
     height = SHARES[0] + (54 + NOTE_HEIGHT * MAX_NOTES if here else 46)
     described = [step for step in predicted.steps if step.world in predicted.worlds[::2]]
     values = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in described)
@@ -176,7 +171,7 @@ def _axes(scales: Scales) -> Iterator[str]:
     gpus = [world for world in gpus if world <= scales.across.high]
     times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(scales.times.low, scales.times.high)}
     yield from axes.axis_up(scales.times, LEFT, times, RIGHT, "time of a step")
-    yield from axes.axis_up(scales.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
+    yield from axes.axis_up(EFFICIENCY, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
     yield from axes.axis_across(scales.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
 
 
@@ -188,13 +183,13 @@ def _curves(predicted: Scaling, scales: Scales, lines: Mapping[str, Key]) -> Ite
         "communication": [(step.world, step.communication) for step in predicted.steps if step.communication],
         "step": [(step.world, step.seconds) for step in predicted.steps],
     }
-    curves = [
-        axes.curve([(scales.across(world), scales.times(time)) for world, time in points], lines[name])
-        for name, points in seconds.items()
-        if name in lines and points
-    ]
+    curves = []
+    for name, times in seconds.items():
+        if name in lines and times:
+            points = [(scales.across(world), scales.times(time)) for world, time in times]
+            curves.append(axes.curve(points, lines[name]))
     yield axes.window(scales.across, scales.times, curves)
-    shares = [(scales.across(step.world), scales.shares(step.efficiency)) for step in predicted.steps]
+    shares = [(scales.across(step.world), EFFICIENCY(step.efficiency)) for step in predicted.steps]
     yield axes.curve(shares, lines["step"])
 
 
@@ -205,9 +200,8 @@ def _walls(predicted: Scaling, scales: Scales) -> Iterator[str]:
             x = scales.across.within(at)
             yield axes.curve([(x, TIMES[1]), (x, SHARES[0])], WALLS[name])
             anchor, side = ("end", -6) if x > RIGHT - 80 else (None, 6)
-            y = TIMES[1] + 14 + 16 * row
-            colour, halo = palette.EXPOSED, palette.PAPER
-            yield text(x + side, y, f"{at:,}", 12, anchor=anchor, fill=colour, bold=not row, halo=halo)
+            style: dict[str, Any] = {"fill": palette.EXPOSED, "bold": not row, "halo": palette.PAPER}
+            yield text(x + side, TIMES[1] + 14 + 16 * row, f"{at:,}", 12, anchor=anchor, **style)
 
 
 def _place(step: PredictedStep, scales: Scales, key: Key) -> Iterator[str]:
@@ -215,19 +209,13 @@ def _place(step: PredictedStep, scales: Scales, key: Key) -> Iterator[str]:
     x = scales.across.within(step.world)
     yield rect(x - 0.5, TIMES[1], 1, SHARES[0] - TIMES[1], fill=key.colour)
     yield axes.ring(x, scales.times.within(step.seconds), key.colour, key.inside)
-    yield axes.ring(x, scales.shares(step.efficiency), key.colour, key.inside)
-
-
-def _notes(notes: Sequence[str]) -> Iterator[str]:
-    for line, note in enumerate(notes):
-        colour = palette.EXPOSED if "NOT" in note else None
-        yield text(MARGIN, SHARES[0] + 58 + NOTE_HEIGHT * line, note, 13, bold=line < 2, fill=colour)
+    yield axes.ring(x, EFFICIENCY(step.efficiency), key.colour, key.inside)
 
 
 EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
 """Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets are taken as equal."""
 SEQUENCE, MAX_GPUS = 4096, 2**15
-EXPLORER_SCALES = Scales.of((4, MAX_GPUS), (1e-2, 1e4))
+EXPLORER_SCALES = _scales(4, MAX_GPUS, (1e-2, 1e4))
 """Axes of the explorer, fixed whatever knob is turned."""
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
 """Accelerators without switches that add."""

@@ -1,18 +1,14 @@
-"""Chapter 14: Shard everything.
-
-Player of a sharded step: which rank holds which piece of each unit's weights and gradients at every moment.
-"""
+"""Chapter 14: Shard everything. Player of a sharded step: which rank has which piece of each unit at every moment."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 from dpbook.book.ch14.units import allocated, cut_step, in_turns, sample_layers, trained_in_turns
 from dpbook.core import InvalidArgument, check_type, milliseconds, palette, plural
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Mark, aside, legend, line, rect, text
 from dpbook.figures.steps import CONTENT_FILLS, draw_memory_until
-from dpbook.overlap import Content, ShardedStep
+from dpbook.overlap import Content, ShardedStep, Sharding
 from dpbook.ranks import sent
 
 MOST_RANKS, MOST_UNITS = 4, 6
@@ -29,21 +25,17 @@ MARKS: dict[str, Content] = {
     "reduced over all ranks": "reduced",
     "optimizer state": "optimizer",
 }
+REDUCTIONS = {"all-reduce", "reduce-scatter"}
 
 
-@dataclass(frozen=True)
-class Holder:
-    """State of a unit on a rank: of its weights, its gradients, and its collectives under way.
-
-    ``sharded_gradients`` is True if each rank has only its own piece of the reduced gradients.
-    """
+class Holder(NamedTuple):
+    """State of a unit on a rank: of its weights, its gradients, and its collectives under way."""
 
     whole: bool
     gathering: bool
     gradients: bool
     reducing: bool
     reduced: bool
-    sharded_gradients: bool
 
 
 def play_sharding(step: ShardedStep) -> Viewer:
@@ -55,91 +47,77 @@ def play_sharding(step: ShardedStep) -> Viewer:
     if step.sharding.world > MOST_RANKS or len(step.units) > MOST_UNITS:
         given = f"{plural(len(step.units), 'unit')} on {plural(step.sharding.world, 'rank')}"
         raise InvalidArgument("step", given, f"one of at most {MOST_UNITS} units on {MOST_RANKS} ranks")
-    film = _Holders(step)
-    return Viewer(film.draw, len(film.moments) - 1, "change")
+    moments: list[float] = []
+    for moment in sorted({*step.starts, *step.ends}):
+        if not moments or moment - moments[-1] > TIME_TOLERANCE * step.duration:
+            moments.append(moment)
+    return Viewer(lambda after: _draw(step, moments, after), len(moments) - 1, "change")
 
 
-@dataclass(frozen=True)
-class _Holders:
-    step: ShardedStep
+def _draw(step: ShardedStep, moments: Sequence[float], after: int) -> Picture:
+    """Draw the state and the running operations from moment number ``after`` to the next."""
+    now, last = moments[after], after == len(moments) - 1
+    inside = now + 1.0 if last else (now + moments[after + 1]) / 2
+    running = [s.name for s in step.timeline.spans if s.start <= inside < s.end]
+    activity = " and ".join(running) or "nothing runs"
+    title = f"{milliseconds(now)}: {activity}" if not last else f"The step has taken {milliseconds(now)}"
+    picture = draw_memory_until({f"stage {step.sharding.stage}": step}, title, now)
+    holders = [_holder(step, unit, inside) for unit in range(len(step.units))]
+    signs = (Mark(words, rect(0, 0, 14, 14, rx=3, fill=CONTENT_FILLS[c])) for words, c in MARKS.items())
+    marks, top = legend(signs, picture.width, picture.height + 4)
+    body = (*picture.body, *marks, *_ranks(step, holders, top + 18))
+    height = top + 18 + ROW * step.sharding.world + 6
+    states = (_in_words(holder, step.sharding) for holder in holders)
+    units = ", ".join(f"unit {unit.name} {state}" for unit, state in zip(step.units, states, strict=True))
+    return Picture(picture.width, height, body, f"{picture.alt} Each rank has: {units}.")
 
-    @cached_property
-    def moments(self) -> list[float]:
-        """When something starts or ends, in seconds, from 0 to the end of the step."""
-        moments: list[float] = []
-        for moment in sorted({*self.step.starts, *self.step.ends}):
-            if not moments or moment - moments[-1] > TIME_TOLERANCE * self.step.duration:
-                moments.append(moment)
-        return moments
 
-    def draw(self, after: int) -> Picture:
-        """Draw the state and the running operations from moment number ``after`` to the next."""
-        now, last = self.moments[after], after == len(self.moments) - 1
-        inside = now + 1.0 if last else (now + self.moments[after + 1]) / 2
-        running = [s.name for s in self.step.timeline.spans if s.start <= inside < s.end]
-        activity = " and ".join(running) or "nothing runs"
-        title = f"{milliseconds(now)}: {activity}" if not last else f"The step has taken {milliseconds(now)}"
-        picture = draw_memory_until({f"stage {self.step.sharding.stage}": self.step}, title, now)
-        holders = [self.holder(unit, inside) for unit in range(len(self.step.units))]
-        y = picture.height + 4
-        signs = (Mark(words, rect(0, 0, 14, 14, rx=3, fill=CONTENT_FILLS[c])) for words, c in MARKS.items())
-        marks, top = legend(signs, picture.width, y)
-        body = (*picture.body, *marks, *self._ranks(holders, top + 18))
-        height = top + 18 + ROW * self.step.sharding.world + 6
-        units = ", ".join(f"unit {u.name} {_in_words(h)}" for u, h in zip(self.step.units, holders, strict=True))
-        return Picture(picture.width, height, body, f"{picture.alt} Each rank has: {units}.")
+def _holder(step: ShardedStep, unit: int, moment: float) -> Holder:
+    """Return the state of a unit on the ranks at a moment in seconds."""
+    alive = {h.content for h in step.memory.allocations if h.unit == unit and h.start <= moment < h.end}
+    times = zip(step.operations, step.starts, step.ends, strict=True)
+    operations = [(op.kind, start, end) for op, start, end in times if op.unit == unit]
+    running = {kind for kind, start, end in operations if start <= moment < end}
+    backwards = [end for kind, _, end in operations if kind == "backward" and end <= moment]
+    reductions = [end for kind, _, end in operations if kind in REDUCTIONS and end <= moment]
+    fresh = bool(backwards and reductions and reductions[-1] >= backwards[-1])  # no newer gradient exists
+    return Holder(
+        whole=step.sharding.stage < 3 or ("gathered" in alive and "all-gather" not in running),
+        gathering="all-gather" in running,
+        gradients="gradients" in alive,
+        reducing=bool(running & REDUCTIONS),
+        reduced="reduced" in alive or ("gradients" in alive and fresh),
+    )
 
-    def holder(self, unit: int, moment: float) -> Holder:
-        """Return the state of a unit on the ranks at a moment in seconds."""
-        step, stage = self.step, self.step.sharding.stage
-        alive = {h.content for h in step.memory.allocations if h.unit == unit and h.start <= moment < h.end}
-        operations = [
-            (op, a, b) for op, a, b in zip(step.operations, step.starts, step.ends, strict=True) if op.unit == unit
-        ]
-        running = {op.kind for op, a, b in operations if a <= moment < b}
-        backwards = [b for op, _, b in operations if op.kind == "backward" and b <= moment]
-        reductions = [b for op, _, b in operations if op.kind in ("all-reduce", "reduce-scatter") and b <= moment]
-        fresh = bool(backwards and reductions and reductions[-1] >= backwards[-1])  # no newer gradient exists
-        return Holder(
-            whole=stage < 3 or ("gathered" in alive and "all-gather" not in running),
-            gathering="all-gather" in running,
-            gradients="gradients" in alive,
-            reducing=bool(running & {"all-reduce", "reduce-scatter"}),
-            reduced="reduced" in alive or ("gradients" in alive and fresh),
-            sharded_gradients=stage > 0,
-        )
 
-    def _ranks(self, holders: Sequence[Holder], top: float) -> Iterator[str]:
-        """Draw a row for each rank, with a column for each unit."""
-        sharding, count = self.step.sharding, len(self.step.units)
-        wide = (900 - LEFT - RIGHT + GAP) / count
-        for unit, at in enumerate(self.step.units):
-            yield aside(LEFT + unit * wide, top - 6, f"unit {at.name}", 11)
-        for rank in range(sharding.world):
-            y = top + ROW * rank
-            yield text(MARGIN, y + 20, f"rank {rank}", 12, bold=True)
-            for unit, holder in enumerate(holders):
-                pieces = self._pieces(holder, rank % sharding.shards, LEFT + unit * wide, y, wide - GAP)
-                yield "".join(pieces)  # one part, which a film stores once
+def _ranks(step: ShardedStep, holders: Sequence[Holder], top: float) -> Iterator[str]:
+    """Draw a row for each rank, with a column for each unit."""
+    wide = (900 - LEFT - RIGHT + GAP) / len(step.units)
+    for unit, at in enumerate(step.units):
+        yield aside(LEFT + unit * wide, top - 6, f"unit {at.name}", 11)
+    for rank in range(step.sharding.world):
+        y = top + ROW * rank
+        yield text(MARGIN, y + 20, f"rank {rank}", 12, bold=True)
+        for unit, holder in enumerate(holders):
+            pieces = _pieces(step.sharding, holder, rank, LEFT + unit * wide, y, wide - GAP)
+            yield "".join(pieces)  # one part, which a film stores once
 
-    def _pieces(self, holder: Holder, rank: int, x: float, y: float, width: float) -> Iterator[str]:
-        """Draw a unit's pieces on a rank, one per shard: of its weights, gradients and optimizer state."""
-        sharding = self.step.sharding
-        wide = width / sharding.shards
-        for piece in range(sharding.shards):
-            mine, piece_x = piece == rank, x + piece * wide
-            stays = mine or sharding.stage < 3
-            weights: Content | None = "weights" if stays else "gathered" if holder.whole else None
-            yield _piece(piece_x, y, wide - 1, BAR, weights)
-            if holder.gathering and not mine:
-                yield _under_way(piece_x, y, wide - 1, "gathered")
-            ready = holder.reduced and (mine or not holder.sharded_gradients)
-            yield _piece(
-                piece_x, y + BAR + 2, wide - 1, BAR, "reduced" if ready else "gradients" if holder.gradients else None
-            )
-            if holder.reducing and (mine or not holder.sharded_gradients):
-                yield _under_way(piece_x, y + BAR + 2, wide - 1, "reduced")
-            yield _piece(piece_x, y + 2 * BAR + 4, wide - 1, THIN, "optimizer" if mine or not sharding.stage else None)
+
+def _pieces(sharding: Sharding, holder: Holder, rank: int, x: float, y: float, width: float) -> Iterator[str]:
+    """Draw a unit's pieces on a rank, one per shard: of its weights, gradients and optimizer state."""
+    wide = width / sharding.shards
+    for piece in range(sharding.shards):
+        mine, piece_x = piece == rank % sharding.shards, x + piece * wide
+        updates = mine or not sharding.stage  # the rank has the sum of this piece's gradients, and its optimizer state
+        weights: Content | None = "gathered" if holder.whole else None
+        gradients: Content | None = "gradients" if holder.gradients else None
+        yield _piece(piece_x, y, wide - 1, BAR, "weights" if mine or sharding.stage < 3 else weights)
+        if holder.gathering and not mine:
+            yield _under_way(piece_x, y, wide - 1, "gathered")
+        yield _piece(piece_x, y + BAR + 2, wide - 1, BAR, "reduced" if holder.reduced and updates else gradients)
+        if holder.reducing and updates:
+            yield _under_way(piece_x, y + BAR + 2, wide - 1, "reduced")
+        yield _piece(piece_x, y + 2 * BAR + 4, wide - 1, THIN, "optimizer" if updates else None)
 
 
 def _piece(x: float, y: float, width: float, height: float, content: Content | None) -> str:
@@ -153,13 +131,13 @@ def _under_way(x: float, y: float, width: float, content: Content) -> str:
     return line(x, y + BAR / 2, x + width, y + BAR / 2, CONTENT_FILLS[content], BAR, "2 4")
 
 
-def _in_words(holder: Holder) -> str:
+def _in_words(holder: Holder, sharding: Sharding) -> str:
     weights = "being gathered" if holder.gathering else "whole" if holder.whole else "its own piece"
     gradients = "no gradient"
     if holder.reducing:
         gradients = "gradients being reduced"
     elif holder.reduced:
-        gradients = "its piece of reduced gradients" if holder.sharded_gradients else "reduced gradients"
+        gradients = "its piece of reduced gradients" if sharding.stage else "reduced gradients"
     elif holder.gradients:
         gradients = "whole gradients"
     return f"{weights}, {gradients}"

@@ -1,7 +1,4 @@
-"""Checks of exercise 14: bytes of the stages, the hooks of a unit, cuts under a memory limit, a norm, a new cut.
-
-Hooks are judged by their values and by the order of their events.
-"""
+"""Checks of exercise 14: bytes of the stages, the hooks of a unit, cuts under a memory limit, a norm, a new cut."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +32,6 @@ WORLDS = (1, 2, 3, 5)
 PROCESSES = 3
 PROGRAM_SECONDS = 60.0
 """Time limit for three processes to train, on a busy machine."""
-
-
 Ranks = Sequence[dict[str, Any]]
 
 
@@ -50,12 +45,7 @@ def _run(answer: Answer, trial: HookTrial) -> Ranks:
 def _trials(rng: np.random.Generator) -> Iterator[HookTrial]:
     """Yield the trials that all checks share."""
     drawing = of_all_checks(rng)
-    return (HookTrial.draw(drawing, world, steps=2) for world in WORLDS)
-
-
-def whole(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _trials(rng):
-        _judge_weights(trial, _run(answer, trial))
+    return (HookTrial.draw(drawing, world) for world in WORLDS)
 
 
 def _judge_weights(trial: HookTrial, ranks: Ranks) -> None:
@@ -81,11 +71,9 @@ def _joined(trial: HookTrial, unit: int, pieces: Sequence[Array]) -> Array:
 
 
 def in_time(answer: Answer, rng: np.random.Generator) -> str:
-    gathers = 0
     for trial in _trials(rng):
         _judge_gathers(trial, _run(answer, trial))
-        gathers = len(trial.order)
-    return f"{plural(gathers, 'gather')}, at most two units whole at a time"
+    return f"{plural(len(trial.order), 'gather')}, at most two units whole at a time"
 
 
 def _judge_gathers(trial: HookTrial, ranks: Ranks) -> None:
@@ -136,11 +124,6 @@ def _computes(log: Sequence[Event]) -> list[int]:
     return [at for at, event in enumerate(log) if event[0] in ("forward", "backward")]
 
 
-def reduced(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _trials(rng):
-        _judge_gradients(trial, _run(answer, trial))
-
-
 def _judge_gradients(trial: HookTrial, ranks: Ranks) -> None:
     for rank, record in enumerate(ranks):
         for step, log in enumerate(record["logs"]):
@@ -151,8 +134,9 @@ def _judge_gradients(trial: HookTrial, ranks: Ranks) -> None:
             expect_items(pieces, trial.unit_count, "a piece of the gradient for each unit", f"rank {rank}")
         for unit in range(trial.unit_count):
             where = f"{plural(trial.world, 'rank')}, step {step + 1}, gradient of unit {unit}, all pieces"
+            mean = trial.gradients[unit][step].astype(float).mean(axis=0)
             pieces = [record["found"][step][unit] for record in ranks]
-            expect_close(trial.mean(unit, step).ravel(), _joined(trial, unit, pieces).astype(float), 1e-3, where)
+            expect_close(mean.ravel(), _joined(trial, unit, pieces).astype(float), 1e-3, where)
 
 
 def _judge_reductions(trial: HookTrial, log: Sequence[Event], where: str) -> None:
@@ -198,7 +182,18 @@ def _judge_all(trial: HookTrial, ranks: Ranks) -> None:
     _judge_gradients(trial, ranks)
 
 
+def _judge_trials(answer: Answer, rng: np.random.Generator, judge: Callable[[HookTrial, Ranks], None]) -> None:
+    for trial in _trials(rng):
+        judge(trial, _run(answer, trial))
+
+
+whole, reduced = partial(_judge_trials, judge=_judge_weights), partial(_judge_trials, judge=_judge_gradients)
+
+
 # 14.1: bytes of the stages
+
+FREE = Wires(*3 * [lambda nbytes: 0.0])
+"""Links of a step of which only the bytes count."""
 
 
 def counted(answer: Answer, rng: np.random.Generator) -> None:
@@ -211,8 +206,8 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
             weight, gradient = (int(n) for n in rng.choice([2, 4], 2))
             for keep in (False, True) if stage == 3 else (False,):
                 sharding = Sharding(stage, shards=ranks, reshard=not keep)
-                wires, sizes = Wires(_free, _free, _free), Sizes(weight, gradient, 8)
-                step = simulate_sharded(parts, sharding, wires, sizes=sizes, accumulation=micro_batches)
+                sizes = Sizes(weight, gradient, 8)
+                step = simulate_sharded(parts, sharding, FREE, sizes=sizes, accumulation=micro_batches)
                 given = stage, sum(parameters), ranks, micro_batches, weight, gradient, keep
                 got = expect_number(call(answer, *given), f"stage {stage}")
                 part = (ranks - 1) / ranks * sum(parameters)
@@ -232,11 +227,6 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
                     ),
                 }
                 expect_close(sum(step.sent.values()), got, 0.5, "bytes that a rank sends", mistakes=mistakes)
-
-
-def _free(nbytes: float) -> float:
-    """Return the price of a collective where only its bytes are counted."""
-    return 0.0
 
 
 # 14.3: units under a memory limit

@@ -47,13 +47,13 @@ class HookTrial:
     world: int
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, world: int, steps: int = 2) -> "HookTrial":
-        """Draw a trial whose gradients are whole numbers with sums that fp32 holds exactly, and fp16 does not."""
+    def draw(cls, rng: np.random.Generator, world: int) -> "HookTrial":
+        """Draw two steps with gradients that are whole numbers, whose sums fp32 holds exactly and fp16 does not."""
         shapes = [UNIT_SHAPES[k] for k in rng.permutation(len(UNIT_SHAPES))[: int(rng.integers(4, 7))]]
         weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
         gradients = []
         for shape in shapes:
-            small = 2 * rng.integers(0, 50, (steps, world, *shape)) + 1
+            small = 2 * rng.integers(0, 50, (2, world, *shape)) + 1
             small[:, 0] += 2 * (1024 - small[:, 0] // 2) - 1  # rank 0 has 2048
             gradients.append(small.astype(np.float16))
         return cls(weights, gradients, world)
@@ -75,10 +75,6 @@ class HookTrial:
     def piece(self, unit: int) -> int:
         """Return the elements of a rank's piece."""
         return -(-self.weights[unit].size // self.world)
-
-    def mean(self, unit: int, step: int) -> Array:
-        mean: Array = self.gradients[unit][step].astype(np.float64).mean(0)
-        return mean
 
     def where(self, rank: int, step: int, place: int) -> str:
         ranks, part = plural(self.world, "rank"), "forward" if place < self.unit_count else "backward"
@@ -257,9 +253,8 @@ def sample_layers(count: int, seed: int) -> list[LayerCost]:
     sizes = 100_000 * draw.integers(1, 20, count)
     forward = 3e-9 * sizes * draw.uniform(0.5, 1.5, count)
     activations = 100_000 * draw.integers(1, 10, count)
-    return [
-        LayerCost(float(f), float(2 * f), int(p), int(a)) for f, p, a in zip(forward, sizes, activations, strict=True)
-    ]
+    columns = forward.tolist(), (2 * forward).tolist(), sizes.tolist(), activations.tolist()
+    return [LayerCost(*costs) for costs in zip(*columns, strict=True)]
 
 
 def cut_step(layers: Sequence[LayerCost], groups: Groups) -> ShardedStep:
@@ -276,10 +271,9 @@ def cut_step(layers: Sequence[LayerCost], groups: Groups) -> ShardedStep:
         raise InvalidArgument("groups", groups, f"lists of neighbours that hold 0 to {len(layers) - 1} in order")
     units = []
     for group in groups:
-        forward, backward, parameters, activations = (
-            sum(costs) for costs in zip(*(layers[i] for i in group), strict=True)
-        )
-        units.append(Unit(f"{group[0]}–{group[-1]}", forward, backward, parameters, activations=activations))
+        costs = LayerCost(*map(sum, zip(*(layers[index] for index in group), strict=True)))
+        name = f"{group[0]}–{group[-1]}"
+        units.append(Unit(name, costs.forward, costs.backward, costs.parameters, activations=costs.activations))
     return simulate_sharded(units, SHARDING, Wires.rings(SHARDING, LINK))
 
 

@@ -22,32 +22,7 @@ SCRIPT = "train.py"
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A script with one mistake, as `exhibits.toml` declares it.
-
-    Attributes:
-        name: name of the exhibit.
-        kind: number of the kind of mistake, 1 to 25; 0 for one of no listed kind.
-        title: the mistake, in a few words.
-        symptom: the effect that its user sees.
-        tool: tool that names the cause: "audit", "resume" (the audit's third depth), "launch", "preflight", or "" for
-            none.
-        check: check of the audit that must fire first, or the beginning of the launch's message.
-        status: status of that check.
-        says: text that the message must contain.
-        rank, place: blamed rank, and blamed line of the script.
-        follows: checks that may fire as consequences of the cause.
-        program: name of the sound program in `programs.toml` that the exhibit starts from.
-        setup: patch, as for `patched`, that fits the program to the exhibit; it stays sound.
-        mistake: patch that makes the mistake.
-        why: explanation in one sentence, for the reader.
-        chapter: chapter that explains it.
-        thread: address of a report of such a case.
-        world, updates: number of ranks, and of recorded updates (0: until the script ends).
-        guilty: rank that differs from the others: "all", a number, the "last", the one with the odd "example", or the
-            "odd" one that the script names; "" if the exhibit makes no mystery.
-        worlds: numbers of ranks with the same symptom.
-        also: further lines of the script at which it could be cured as well.
-    """
+    """A script with one mistake. The head of `exhibits.toml` describes the fields."""
 
     name: str
     kind: int
@@ -115,11 +90,11 @@ def _table(name: str) -> dict[str, Any]:
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
     """Return all exhibits, in the order of `exhibits.toml`."""
-    tables: list[dict[str, Any]] = [
-        {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
-        for table in _table("exhibits")["exhibit"]
-    ]
-    return tuple(Exhibit(**table) for table in tables)
+
+    def with_tuples(table: dict[str, Any]) -> dict[str, Any]:
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+
+    return tuple(Exhibit(**with_tuples(table)) for table in _table("exhibits")["exhibit"])
 
 
 def exhibit(name: str) -> Exhibit:
@@ -141,13 +116,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "y": ("y", "targets", "labels"),
     "data": ("data", "dataset", "train_set"),
 }
-FILLING = (
-    "STEPS = 1000",
-    "LOG_EVERY = 50",
-    'NAME = "baseline"',
-    "# adapted from the script for one GPU",
-    "EPOCHS = 10",
-)
+FILLING = "STEPS = 1000", "LOG_EVERY = 50", 'NAME = "baseline"', "# adapted from the script for one GPU", "EPOCHS = 10"
 
 
 @dataclass(frozen=True)
@@ -186,10 +155,10 @@ def draw(seed: int) -> Mystery:
     world = int(rng.choice(case.worlds))
     change = Variation(case, world, rng)
     script, cured = change(case.script), change(case.cured)
-    lines = _changed(script, cured)
-    for place in (case.place, *case.also):
-        lines |= _blamed(change(place + "\n").strip(), script)
-    return Mystery(case, world, script, _guilty(case, world, script), frozenset(lines), _causes(case, rng))
+    places = {change(place + "\n").strip() for place in (case.place, *case.also)} - {""}
+    blamed = {number for number, line in enumerate(script.splitlines(), 1) if line.strip() in places}
+    lines = frozenset(_changed(script, cured) | blamed)
+    return Mystery(case, world, script, _guilty(case, world, script), lines, _causes(case, rng))
 
 
 class Variation:
@@ -232,10 +201,7 @@ def _guilty(case: Exhibit, world: int, script: str) -> int | None:
 
 
 def _changed(script: str, cured: str) -> set[int]:
-    """Return the lines that a cure changes, those that it moves others past, and those around its additions.
-
-    Imports are left out.
-    """
+    """Return the lines that a cure changes, moves others past, or adds lines beside; imports are left out."""
     before, after = script.splitlines(), cured.splitlines()
     lines: set[int] = set()
     removed: dict[str, int] = {}
@@ -248,10 +214,6 @@ def _changed(script: str, cured: str) -> set[int]:
     for text in removed.keys() & added.keys():
         lines |= set(range(min(removed[text], added[text] + 1), max(removed[text], added[text]) + 1))
     return {line for line in lines if 1 <= line <= len(before) and not re.match(r"(import|from)\b|$", before[line - 1])}
-
-
-def _blamed(place: str, script: str) -> set[int]:
-    return {number for number, line in enumerate(script.splitlines(), 1) if place and line.strip() == place}
 
 
 def _causes(case: Exhibit, rng: np.random.Generator) -> dict[str, str]:

@@ -1,12 +1,10 @@
 """Cases of exercise 15: recorded runs with one hidden fault each, and a training script run on ranks that take turns.
 
 A recorded run holds what an audit would see: numbers, examples, hashes and small gradients. Its ranks train for two
-epochs of plain SGD on random gradients, and the fault changes the records as it would in a real run. The script is a
-function of its rank; which examples each rank read and the weights that it returned come back as plain data.
+epochs of plain SGD on random gradients, and the fault changes the records as it would in a real run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -17,7 +15,8 @@ from dpbook.collectives import Comm
 from dpbook.collectives.programs import call_on_ranks, exchange
 from dpbook.core import InvalidArgument, check_int, check_one_of
 
-Float32Array = NDArray[np.float32]
+Tensors = dict[str, NDArray[np.float32]]
+"""Arrays of a rank by name."""
 Record = dict[str, Any]
 Verdict = tuple[str, int | None, int | None]
 
@@ -35,139 +34,94 @@ class BlindCase(NamedTuple):
     verdict: Verdict
 
 
-@dataclass
-class _Fault:
+class _Fault(NamedTuple):
     """Fault that ``rank`` causes, from update ``at`` on."""
 
     cause: str
     rank: int
     at: int
-    other: int = 0
 
-    def hits(self, cause: str, update: int) -> bool:
-        return self.cause == cause and (update == self.at if cause == "lonely_scaler" else update >= self.at)
-
-    @property
-    def verdict(self) -> Verdict:
-        if not self.cause:
-            return "", None, None
-        return self.cause, self.rank if self.cause in (*OF_A_RANK, LEFT_OUT) else None, self.at
-
-
-@dataclass
-class _RunState:
-    """State of a run while its records are made."""
-
-    rng: np.random.Generator
-    fault: _Fault
-    world: int
-    shapes: Mapping[str, tuple[int, ...]]
-    weights: list[dict[str, Float32Array]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        start = self._drawn()
-        self.weights = [dict(start) for _ in range(self.world)]
-        if self.fault.cause == "different_starts":
-            self.weights[self.fault.rank] = self._drawn()
-
-    def _drawn(self) -> dict[str, Float32Array]:
-        return {name: self.rng.normal(size=shape).astype(np.float32) for name, shape in self.shapes.items()}
-
-    def update(
-        self, number: int, epoch: int, examples: list[list[int]], counts: list[int], rate: float
-    ) -> list[Record]:
-        """Step the weights and return one record of the update for each rank."""
-        local = [{name: drawn + 0 * mine[name] for name, drawn in self._drawn().items()} for mine in self.weights]
-        if self.fault.hits("missing_value", number):
-            local[self.fault.rank][self.rng.choice(list(self.shapes))].flat[0] = np.nan
-        before = _hashes(self.weights)
-        stepped, rates = self._applied_gradients(number, local, counts), [rate] * self.world
-        if self.fault.hits("plateau", number):
-            rates[self.fault.rank] = rate / 10
-        for rank, mine in enumerate(self.weights):
-            if not (rank == self.fault.rank and self.fault.hits("lonely_scaler", number)):
-                self.weights[rank] = {name: mine[name] - np.float32(rates[rank]) * stepped[rank][name] for name in mine}
-        after = _hashes(self.weights)
-        return [
-            {"epoch": epoch, "examples": tuple(examples[rank]), "count": counts[rank], "before": before[rank],
-             "own": local[rank], "gradient": stepped[rank], "rate": rates[rank], "after": after[rank]}
-            for rank in range(self.world)
-        ]  # fmt: skip
-
-    def _applied_gradients(
-        self, number: int, local: list[dict[str, Float32Array]], counts: list[int]
-    ) -> list[dict[str, Float32Array]]:
-        """Return the gradient with which each rank steps."""
-        fault, share = self.fault, np.array(counts) / sum(counts)
-        if fault.cause == "padding":
-            share = np.full(self.world, 1 / self.world)
-        if fault.hits(LEFT_OUT, number):
-            share[fault.rank] = 0
-        share *= self.world if fault.hits("summed_gradients", number) else 1
-        share /= self.world if fault.hits("divided_twice", number) else 1
-        mean: dict[str, Float32Array] = {
-            name: np.sum([part * mine[name] for part, mine in zip(share, local, strict=True) if part], 0, np.float32)
-            for name in self.shapes
-        }
-        stepped = [{name: array.copy() for name, array in mean.items()} for _ in local]
-        if fault.hits("past_the_wrapper", number):
-            stepped[fault.rank] = {name: array.copy() for name, array in local[fault.rank].items()}
-        return stepped
-
-
-def _hashes(weights: list[dict[str, Float32Array]]) -> list[dict[str, str]]:
-    return [
-        {name: blake2b(array.tobytes(), digest_size=4).hexdigest() for name, array in mine.items()} for mine in weights
-    ]
+    def hits(self, cause: str, update: int, rank: int | None = None) -> bool:
+        """Return True if this is the fault, and it concerns this update, and this rank if one is given."""
+        begun = update == self.at if cause == "lonely_scaler" else update >= self.at
+        return self.cause == cause and begun and rank in (None, self.rank)
 
 
 def blind_case(seed: int, cause: str | None = None) -> BlindCase:
-    """Return the case of a seed; equal arguments give equal cases.
+    """Return the case of a ``seed`` of at least 0, with this cause ("" for none; by default a random one).
 
-    Args:
-        seed: at least 0.
-        cause: the fault, "" for none; by default a random one.
-
-    Raises:
-        InvalidArgument: ``seed`` or ``cause`` is no such value.
+    Equal arguments give equal cases. Raises `InvalidArgument`.
     """
     rng = np.random.default_rng(check_int("seed", seed, 0))
     drawn = str(rng.choice(["", *CAUSES]))
-    if cause is None:
-        cause = drawn
+    cause = drawn if cause is None else cause
     check_one_of("cause", cause, ["", *CAUSES])
     world, per_epoch = int(rng.integers(3, 6)), int(rng.integers(2, 4))
-    fault = _fault(rng, cause, world, per_epoch)
+    at, odd = int(rng.integers(1, 2 * per_epoch + 1)), int(rng.integers(world))
+    if cause == "no_sampler":
+        odd = int(rng.integers(1, world))
+    fault = _Fault(cause, odd, {"different_starts": 1, "no_set_epoch": per_epoch + 1}.get(cause, at))
+    copied = int(rng.integers(odd)) if odd else 0
     names = sorted(rng.permutation(TENSORS)[:3].tolist(), key=TENSORS.index)
-    run = _RunState(rng, fault, world, {name: tuple(rng.integers(1, 4, 2).tolist()) for name in names})
+    shapes = {name: tuple(rng.integers(1, 4, 2).tolist()) for name in names}
+    weights = [_drawn(rng, shapes)] * world
+    if cause == "different_starts":
+        weights[odd] = _drawn(rng, shapes)
     uneven = fault.at if cause == "padding" else int(rng.integers(1, 2 * per_epoch + 1))
     rate, batch = float(rng.choice([0.05, 0.1, 0.2])), int(rng.integers(3, 6))
-    records, orders = [], _orders(rng, per_epoch * world * batch, repeated=cause == "no_set_epoch")
+    count = per_epoch * world * batch
+    order = rng.permutation(count)
+    orders = [order, order if cause == "no_set_epoch" else (order + 1 + rng.integers(count - 1)) % count]
+    ranks: list[list[Record]] = [[] for _ in range(world)]
     for number in range(1, 2 * per_epoch + 1):
         epoch, place = divmod(number - 1, per_epoch)
         examples = orders[epoch].reshape(per_epoch, batch, world)[place].T.tolist()
         if fault.hits("no_sampler", number):
-            examples[fault.rank] = list(examples[fault.other])
-        counts = _counts(rng, world, even=number < uneven)
-        records.append(run.update(number, epoch, examples, counts, rate))
-    return BlindCase([list(each) for each in zip(*records, strict=True)], fault.verdict)
+            examples[odd] = examples[copied]
+        counts, before = _counts(rng, world, even=number < uneven), _hashes(weights)
+        rates = [rate / 10 if fault.hits("plateau", number, rank) else rate for rank in range(world)]
+        local, applied = _gradients(rng, fault, number, weights, counts)
+        for rank, mine in enumerate(weights):
+            if not fault.hits("lonely_scaler", number, rank):
+                weights[rank] = {name: mine[name] - np.float32(rates[rank]) * applied[rank][name] for name in mine}
+        for rank, after in enumerate(_hashes(weights)):
+            ranks[rank].append(
+                {"epoch": epoch, "examples": tuple(examples[rank]), "count": counts[rank], "before": before[rank],
+                 "own": local[rank], "gradient": applied[rank], "rate": rates[rank], "after": after}
+            )  # fmt: skip
+    verdict = (cause, odd if cause in (*OF_A_RANK, LEFT_OUT) else None, fault.at) if cause else ("", None, None)
+    return BlindCase(ranks, verdict)
 
 
-def _fault(rng: np.random.Generator, cause: str, world: int, per_epoch: int) -> _Fault:
-    at, rank = int(rng.integers(1, 2 * per_epoch + 1)), int(rng.integers(world))
-    if cause == "different_starts":
-        at = 1
-    if cause == "no_set_epoch":
-        at = per_epoch + 1
-    if cause == "no_sampler":
-        rank = int(rng.integers(1, world))
-    return _Fault(cause, rank, at, int(rng.integers(rank)) if rank else 0)
+def _gradients(
+    rng: np.random.Generator, fault: _Fault, number: int, weights: list[Tensors], counts: list[int]
+) -> tuple[list[Tensors], list[Tensors]]:
+    """Return each rank's own gradient in an update, and the one with which it steps."""
+    shapes = {name: array.shape for name, array in weights[0].items()}
+    local = [{name: drawn + 0 * mine[name] for name, drawn in _drawn(rng, shapes).items()} for mine in weights]
+    if fault.hits("missing_value", number):
+        local[fault.rank][rng.choice(list(shapes))].flat[0] = np.nan
+    share = np.full(len(counts), 1 / len(counts)) if fault.cause == "padding" else np.array(counts) / sum(counts)
+    if fault.hits(LEFT_OUT, number):
+        share[fault.rank] = 0
+    share *= len(counts) if fault.hits("summed_gradients", number) else 1
+    share /= len(counts) if fault.hits("divided_twice", number) else 1
+    mean: Tensors = {
+        name: np.sum([part * mine[name] for part, mine in zip(share, local, strict=True) if part], 0, np.float32)
+        for name in shapes
+    }
+    applied = [local[rank] if fault.hits("past_the_wrapper", number, rank) else mean for rank in range(len(counts))]
+    return local, [{name: array.copy() for name, array in gradient.items()} for gradient in applied]
 
 
-def _orders(rng: np.random.Generator, examples: int, *, repeated: bool) -> list[NDArray[np.int64]]:
-    """Return the order of the examples in each of two epochs."""
-    first = rng.permutation(examples)
-    return [first, first if repeated else (first + 1 + rng.integers(examples - 1)) % examples]
+def _drawn(rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _hashes(weights: list[Tensors]) -> list[dict[str, str]]:
+    return [
+        {name: blake2b(array.tobytes(), digest_size=4).hexdigest() for name, array in mine.items()} for mine in weights
+    ]
 
 
 def _counts(rng: np.random.Generator, world: int, *, even: bool) -> list[int]:

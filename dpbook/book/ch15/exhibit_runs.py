@@ -1,20 +1,17 @@
-"""Runs of exhibits: many scripts in one start of the ranks, recorded as `dpbook audit` records one, and their findings.
+"""Runs of exhibits: many scripts in one start of the ranks, recorded as `dpbook audit` does, and their findings."""
 
-`verdicts` runs exhibits and returns the findings of the tool that names each cause.
-"""
-
-import contextlib
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from dpbook.book.ch15.collection import SCRIPT, Exhibit
 from dpbook.core import PACKAGE
@@ -54,12 +51,10 @@ def watched(jobs: Sequence[ScriptJob], world: int) -> Iterator[list[RunJournals]
         for folder, job in zip(folders, jobs, strict=True):
             folder.mkdir()
             (folder / SCRIPT).write_text(job.text, encoding="utf-8")
-        runs = [(str(folder), list(job.arguments), job.wanted) for folder, job in zip(folders, jobs, strict=True)]
-        errors = start(_run_all, [(rank, runs) for rank in range(world)], timeout=TIMEOUT_SECONDS, echo=False)
-        yield [
-            read_journals(folder, world, _first_error([of_rank[number] for of_rank in errors]))
-            for number, folder in enumerate(folders)
-        ]
+        runs = list(zip(folders, jobs, strict=True))
+        by_rank = start(_run_all, [(rank, runs) for rank in range(world)], timeout=TIMEOUT_SECONDS, echo=False)
+        first_errors = [next(filter(None, errors), "") for errors in zip(*by_rank, strict=True)]
+        yield [read_journals(folder, world, error) for folder, error in zip(folders, first_errors, strict=True)]
 
 
 def printed(run: RunJournals) -> str:
@@ -68,11 +63,7 @@ def printed(run: RunJournals) -> str:
     return (run.folder / OUTPUT_FILE.format(0)).read_text(encoding="utf-8")
 
 
-def _first_error(errors: Sequence[str]) -> str:
-    return next((f"rank {rank} failed: {text}" for rank, text in enumerate(errors) if text), "")
-
-
-def _run_all(rank: int, runs: Sequence[tuple[str, list[str], dict[str, Any]]]) -> list[str]:
+def _run_all(rank: int, runs: Sequence[tuple[Path, ScriptJob]]) -> list[str]:
     """Run all scripts on this rank, and return the error of each, or ""."""
     import torch.distributed as dist
 
@@ -80,23 +71,24 @@ def _run_all(rank: int, runs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
     errors = []
-    with _one_group(dist):
-        for folder, arguments, options in runs:
+    with patch.object(dist, "init_process_group", lambda *args, **kwargs: None):  # the scripts use the existing group
+        for folder, job in runs:
             os.chdir(folder)
-            sys.argv = [SCRIPT, *arguments]
+            sys.argv = [SCRIPT, *job.arguments]
             with (
-                recording(Path(folder), audit=True, **options),
+                recording(folder, audit=True, **job.wanted),
                 open(OUTPUT_FILE.format(rank), "w", encoding="utf-8") as output,
+                redirect_stdout(output),
             ):
-                errors.append(_run(output))
+                error = _run()
+            errors.append(error and f"rank {rank} failed: {error}")
             dist.barrier()
     return errors
 
 
-def _run(output: Any) -> str:
+def _run() -> str:
     try:
-        with contextlib.redirect_stdout(output):
-            runpy.run_path(SCRIPT, run_name="__main__")
+        runpy.run_path(SCRIPT, run_name="__main__")
     except SystemExit:
         pass
     except Exception as error:
@@ -104,22 +96,8 @@ def _run(output: Any) -> str:
     return ""
 
 
-@contextmanager
-def _one_group(dist: Any) -> Iterator[None]:
-    """Let all scripts use the process group that exists: `init_process_group` does nothing."""
-    init_process_group: Callable[..., None] = dist.init_process_group
-    dist.init_process_group = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        dist.init_process_group = init_process_group
-
-
 def verdicts(exhibits: Sequence[Exhibit], *, cured: bool = False) -> dict[str, Lines]:
-    """Run exhibits and return the findings about each, by its name.
-
-    The scripts that the audit judges share one start of the ranks for each number of ranks.
-    """
+    """Run exhibits and return the findings about each, by its name; those of the tool that names its cause."""
     findings: dict[str, Lines] = {}
     for world in sorted({one.world for one in exhibits if one.tool not in OWN_PROCESSES}):
         together = [one for one in exhibits if one.world == world and one.tool not in OWN_PROCESSES]
@@ -151,10 +129,7 @@ def _findings(exhibit: Exhibit, runs: Iterator[RunJournals]) -> Iterator[Finding
 
 
 def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
-    """Run an exhibit under `dpbook launch`, or as a preflight, and return its last message as a finding.
-
-    The finding passes if there is no message.
-    """
+    """Run an exhibit under `dpbook launch`, or as a preflight, and return its last message, or a pass without one."""
     with tempfile.TemporaryDirectory(prefix="dpbook-museum-") as folder:
         Path(folder, SCRIPT).write_text(exhibit.cured if cured else exhibit.script, encoding="utf-8")
         command = ["-m", "dpbook", "launch", "--nproc", str(exhibit.world), "--"] if exhibit.tool == "launch" else []

@@ -28,7 +28,6 @@ A cause that has no such case gets any.
 """
 DRAWS = 30
 
-
 _case = lru_cache(maxsize=512)(blind_case)  # a class is tried on the same cases, one submission after another
 
 
@@ -86,7 +85,8 @@ class Trial:
         return self.epochs * len(self.batches)
 
     def where(self, rank: int, update: int) -> str:
-        return f"{self.world} ranks, rank {rank}, update {update}"
+        moment = f"update {update}" if update else "before the first update"
+        return f"{self.world} ranks, rank {rank}, {moment}"
 
 
 def _run(answer: Answer, trial: Trial) -> Ranks:
@@ -109,18 +109,10 @@ def _unclipped(rng: np.random.Generator) -> Iterator[Trial]:
     return (Trial.draw(drawing, world) for world in WORLDS)
 
 
-def replicas_agree(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _unclipped(rng):
-        _judge_replicas(trial, _run(answer, trial))
-
-
 def _judge_replicas(trial: Trial, ranks: Ranks) -> None:
     for update in range(trial.updates + 1):
         for rank, result in enumerate(ranks):
-            where = (
-                trial.where(rank, update) if update else f"{trial.world} ranks, rank {rank}, before the first update"
-            )
-            weights = result["weights"]
+            where, weights = trial.where(rank, update), result["weights"]
             expect_equal(ranks[0]["weights"][update], weights[update], f"{where}, beside rank 0")
             same = update and np.array_equal(weights[update], weights[update - 1])
             expect(not same, "weights that change", "those of the update before", where)
@@ -153,11 +145,6 @@ def _epochs(trial: Trial, ranks: Ranks) -> Iterator[list[int]]:
         yield list(chain(*chain(*of_ranks)))
 
 
-def big_batch(answer: Answer, rng: np.random.Generator) -> None:
-    for trial in _unclipped(rng):
-        _judge_steps(trial, _run(answer, trial))
-
-
 def clipped(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         trial = Trial.draw(rng, world, limit=float(rng.uniform(0.3, 0.6)))
@@ -175,11 +162,17 @@ def _judge_steps(trial: Trial, ranks: Ranks) -> None:
             total, count = sentences.gradient(before, batch)
             mean = total / count
             mean *= min(1.0, trial.limit / float(np.linalg.norm(mean)))
+            applied, bound = (before - after) / trial.rate, 1e-9 * (1 + np.abs(before).max())
             where = f"{trial.where(rank, update + 1)}, the gradient that was applied"
-            expect_close(
-                mean, (before - after) / trial.rate, 1e-9 * (1 + np.abs(before).max()), where, axes=("weight",)
-            )
+            expect_close(mean, applied, bound, where, axes=("weight",))
 
+
+def _judge_runs(answer: Answer, rng: np.random.Generator, judge: Callable[[Trial, Ranks], None]) -> None:
+    for trial in _unclipped(rng):
+        judge(trial, _run(answer, trial))
+
+
+replicas_agree, big_batch = partial(_judge_runs, judge=_judge_replicas), partial(_judge_runs, judge=_judge_steps)
 
 # 15.3: a check of one's own
 

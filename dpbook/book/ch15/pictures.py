@@ -8,9 +8,8 @@ their examples must differ. The table is recorded, since its runs take minutes. 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook.book.ch15.collection import exhibit, exhibits
 from dpbook.book.ch15.exhibit_runs import bad, verdicts
@@ -26,8 +25,7 @@ LETTERS = "ABCDEFGH"
 FILLS = (palette.COMPUTATION, palette.COMMUNICATION, palette.PARTIAL, palette.COMPLETE)
 
 
-@dataclass(frozen=True)
-class RankStates:
+class RankStates(NamedTuple):
     """State of all ranks at one point of an ``update``: its ``content``, and a letter per rank.
 
     Equal ``letters`` stand for equal bits. ``alike`` is True if all ranks should be equal; ``tensor`` is then the first
@@ -80,10 +78,7 @@ def _of_tensors(update: int, content: str, hashes: Sequence[dict[str, str]]) -> 
 
 
 def _letters(values: Sequence[Any]) -> tuple[str, ...]:
-    distinct: list[Any] = []
-    for value in values:
-        if value not in distinct:
-            distinct.append(value)
+    distinct = [value for place, value in enumerate(values) if value not in values[:place]]
     return tuple(LETTERS[distinct.index(value)] for value in values)
 
 
@@ -106,9 +101,8 @@ def _draw_states(shown: Sequence[RankStates], after: int, first: int) -> Picture
     width = max(620, 2 * MARGIN + LABEL_WIDTH + len(shown) * COLUMN_WIDTH)
     card = Card(width, f"Update {now.update}, {now.content}: {verdict}")
     frame = rect(1, 1, 12, 12, fill="none", stroke=palette.FAULT_EDGE, stroke_width=2)
-    card.legend(
-        [Mark("equal letters: equal bits", text(3, 12, "A", 13, bold=True)), Mark("not as it should be", frame)]
-    )
+    letter = text(3, 12, "A", 13, bold=True)
+    card.legend([Mark("equal letters: equal bits", letter), Mark("not as it should be", frame)])
     card.y += 12
     world = len(now.letters)
     for rank in range(world):

@@ -48,27 +48,24 @@ def _methods(rng: np.random.Generator, compute: float, hides: bool) -> dict[str,
 def _shortcuts(methods: Mapping[str, Method], compute: float, alpha: float, beta: float, hides: bool) -> dict[str, str]:
     """Return, for each shortcut in the calculation, the method that it would name first."""
 
-    def first(seconds: Callable[[Method], float]) -> str:
-        return min(methods, key=lambda name: seconds(methods[name]))
-
-    def with_all(method: Method, **changed: float) -> float:
+    def seconds(method: Method, **changed: float) -> float:
         return seconds_to_goal({**method, **changed}, compute, alpha, beta)
 
-    winners = {
-        "latency": first(lambda method: seconds_to_goal(method, compute, 0.0, beta)),
-        "bandwidth": first(lambda method: seconds_to_goal(method, compute, alpha, 0.0)),
-        "compression": first(lambda method: with_all(method, extra=0.0)),
-        "periods": first(lambda method: with_all(method, every=1)),
-        "steps": first(lambda method: with_all(method, steps=1)),
+    shortcuts: dict[str, Callable[[Method], float]] = {
+        "latency": lambda m: seconds_to_goal(m, compute, 0.0, beta),
+        "bandwidth": lambda m: seconds_to_goal(m, compute, alpha, 0.0),
+        "compression": lambda m: seconds(m, extra=0.0),
+        "periods": lambda m: seconds(m, every=1),
+        "steps": lambda m: seconds(m, steps=1),
     }
     if hides:
-        winners["hidden"] = first(lambda method: with_all(method, hidden=False))
-        winners["a step hides"] = first(
-            lambda m: with_all(m, every=1) / m["every"] + (1 - 1 / m["every"]) * m["steps"] * compute
-        )
-        winners["compression hides"] = first(lambda m: with_all(m, extra=0.0) + m["steps"] / m["every"] * m["extra"])
-        winners["compression is hidden"] = first(lambda m: with_all(m, extra=0.0, bytes=m["bytes"] + m["extra"] / beta))
-    return winners
+        shortcuts |= {
+            "hidden": lambda m: seconds(m, hidden=False),
+            "a step hides": lambda m: seconds(m, every=1) / m["every"] + (1 - 1 / m["every"]) * m["steps"] * compute,
+            "compression hides": lambda m: seconds(m, extra=0.0) + m["steps"] / m["every"] * m["extra"],
+            "compression is hidden": lambda m: seconds(m, extra=0.0, bytes=m["bytes"] + m["extra"] / beta),
+        }
+    return {name: min(methods, key=lambda method: of(methods[method])) for name, of in shortcuts.items()}
 
 
 def _fraction(steps: int, first: str) -> Race:

@@ -69,12 +69,19 @@ def train(setting: Setting, device: torch.device = CPU) -> Trained:
     # so in different orders and hang or abort (torch 2.13). A model above 1 MiB would need a `bucket_cap_mb`.
     ddp = DistributedDataParallel(model(setting.seed).to(device))
     optimizer, record = register(ddp, setting), Trained()
+
+    def step(chosen: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(images[chosen].to(device)), labels[chosen].to(device))
+        loss.backward()
+        optimizer.step()
+        record.losses.append(float(loss.detach()))
+
     draw = torch.Generator().manual_seed(1000 * setting.seed + dist.get_rank() + 1)  # each rank has its own examples
     for _ in range(setting.steps):
         chosen = torch.randint(len(images), (setting.batch,), generator=draw)
-        step = partial(_step, ddp, optimizer, images[chosen].to(device), labels[chosen].to(device), record.losses)
         with counted_all_reduces() as sizes:
-            record.wire.append(sent(step))
+            record.wire.append(sent(partial(step, chosen)))
         record.payload.append(sum(sizes))
         record.calls.append(sum(nbytes > 0 for nbytes in sizes))
         record.drift.append(drift(ddp))
@@ -88,40 +95,24 @@ def _data() -> list[list[torch.Tensor]]:
     return [[torch.tensor(array) for array in part] for part in split(*digits(np.float32))]
 
 
-def _step(
-    ddp: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    losses: list[float],
-) -> None:
-    optimizer.zero_grad()
-    loss = cross_entropy(ddp(images), labels)
-    loss.backward()
-    optimizer.step()
-    losses.append(float(loss.detach()))
-
-
 def model(seed: int) -> nn.Sequential:
     """Return a network of two hidden layers with tanh, of the shapes in `sending.SHAPES`."""
     torch.manual_seed(seed)
-    layers = [nn.Linear(columns, rows) for rows, columns in (shape for shape in SHAPES if len(shape) == 2)]
-    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+    first, second, last = (nn.Linear(shape[1], shape[0]) for shape in SHAPES if len(shape) == 2)
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
 
 def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Optimizer:
     """Register the hook of a setting on ``ddp`` and return the optimizer; nothing else of a training loop changes."""
-    optimizer = torch.optim.SGD(ddp.parameters(), setting.lr, setting.momentum)
+    optimizer = torch.optim.SGD(ddp.parameters(), setting.lr)
     if setting.method == "powersgd":
         state = PowerSGDState(
-            None, setting.rank, setting.begin, setting.least, use_error_feedback=setting.feedback,
-            warm_start=setting.warm, random_seed=setting.seed,
-        )  # fmt: skip
+            None, setting.rank, setting.begin, setting.least, setting.feedback, random_seed=setting.seed
+        )
         ddp.register_comm_hook(state, powerSGD_hook)
         return optimizer
     if setting.method == "local":
-        group = dist.new_subgroups(setting.group)[0] if setting.group > 1 else None
-        local = PostLocalSGDState(None, group, setting.begin, post_local_gradient_allreduce=group is not None)
+        local = PostLocalSGDState(None, None, setting.begin, post_local_gradient_allreduce=False)
         ddp.register_comm_hook(local, post_localSGD_hook)
         return PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(setting.every, setting.begin))
     casts = {"fp16": default_hooks.fp16_compress_hook, "bf16": unchecked_bf16_hook}

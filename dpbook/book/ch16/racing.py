@@ -2,8 +2,7 @@
 
 The learning rates are chosen on validation images, which decide nothing else. The stored races have everything tuned,
 for several numbers of ranks: every method has its own learning rate and momentum, chosen with ten seeds; twenty other
-seeds then run. Local SGD and DiLoCo run with several periods, so that a link can be given the period that it asks for.
-`tests/benchmarks/store_races.py` computes them.
+seeds then run. `tests/benchmarks/store_races.py` computes them.
 """
 
 import json
@@ -176,8 +175,7 @@ KINDS = {
     "backup": (palette.EXPOSED, "--", 1.6),
 }
 """Colour, dashes and width of each method's curve; a colour stands for the kind of exactness that it gives up."""
-OTHER = (palette.MUTED, "-", 1.6)
-"""Style of a reader's own method."""
+OTHER = (palette.MUTED, "-", 1.6)  # a reader's own method
 
 
 @in_style
@@ -268,9 +266,8 @@ def first_by_link(races: Mapping[int, Mapping[str, Raced]], links: Sequence[Link
     for link in links:
         cells = []
         for runs in races.values():
-            seconds = {
-                name: run.first(run.clock(link, scale), GOAL) for name, run in taking_part(runs, link, scale).items()
-            }
+            raced = taking_part(runs, link, scale)
+            seconds = {name: run.first(run.clock(link, scale), GOAL) for name, run in raced.items()}
             first = min(seconds, key=lambda name: seconds[name])
             cells.append(f"{first:15}{seconds['exact'] / seconds[first]:5.1f}×   ")
         period = period_for(next(iter(races.values())), link, scale)
@@ -280,12 +277,8 @@ def first_by_link(races: Mapping[int, Mapping[str, Raced]], links: Sequence[Link
 
 def behind_exact(runs: Mapping[str, Raced]) -> dict[str, tuple[float, float]]:
     """Return each method's final test loss minus the exact loop's, the mean over the seeds and its standard error."""
-    exact, found = runs["exact"].test[-1], {}
-    for name, run in runs.items():
-        differences = run.test[-1] - exact
-        error = differences.std(ddof=1) / np.sqrt(len(differences))
-        found[name] = (float(differences.mean()), float(error))
-    return found
+    differences = {name: run.test[-1] - runs["exact"].test[-1] for name, run in runs.items()}
+    return {name: (float(d.mean()), float(d.std(ddof=1) / np.sqrt(len(d)))) for name, d in differences.items()}
 
 
 WORLDS = 4, 8, 16

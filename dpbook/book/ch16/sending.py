@@ -23,29 +23,24 @@ class Setting:
 
     "exact" is torch's `allreduce_hook`; "fp16" and "bf16" are its hooks that cast. "powersgd" is `powerSGD_hook` with
     matrices of ``rank``, from step ``begin`` on, for matrices that shrink more than ``least`` times. ``feedback``
-    switches its error feedback, and ``warm`` lets the last Q be the next start.
-
-    "local" is post-local SGD. From step ``begin`` on, ranks step alone or in groups of ``group`` ranks, and all average
-    their weights once in ``every`` steps. ``lr`` and ``momentum`` are those of SGD.
+    switches its error feedback. "local" is post-local SGD: from step ``begin`` on, ranks step alone, and all average
+    their weights once in ``every`` steps. ``lr`` is that of plain SGD.
     """
 
     method: str = "exact"
     steps: int = 60
     batch: int = 16
     lr: float = 0.4
-    momentum: float = 0.0
     begin: int = 5
     rank: int = 2
     least: float = 2.0
     feedback: bool = True
-    warm: bool = True
     every: int = 4
-    group: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_one_of("method", self.method, METHODS)
-        if self.method == "powersgd" and (self.feedback or self.warm) and self.begin < 2:
+        if self.method == "powersgd" and self.begin < 2:
             raise InvalidArgument("begin", self.begin, "at least 2: DDP rebuilds its buckets after the first step")
 
 
@@ -65,39 +60,32 @@ def powersgd_elements(shapes: Sequence[Sequence[int]], rank: int, least: float =
 
 def payload(setting: Setting) -> Bytes:
     """Return the bytes that each rank hands to all-reduces, step by step."""
-    with_all, in_group = _payloads(setting)
-    return with_all + in_group
+    elements, late = np.full(setting.steps, sum(map(prod, SHAPES))), np.arange(setting.steps) - setting.begin
+    if setting.method == "powersgd":
+        elements[late >= 0] = powersgd_elements(SHAPES, setting.rank, setting.least)
+    if setting.method == "local":
+        elements[(late >= 0) & (late % setting.every > 0)] = 0
+    return elements * (2 if setting.method in ("fp16", "bf16") else 4)
 
 
 def wire(setting: Setting, world: int) -> Bytes:
     """Return the bytes that ``world`` ranks send together, step by step, without headers.
 
-    In a ring of N, each rank sends 2(N − 1)/N · n of n bytes. Raises `InvalidArgument` unless the ranks make whole
-    groups.
+    In a ring of N, each rank sends 2(N − 1)/N · n of n bytes.
     """
-    group = setting.group
-    if check_int("world", world, 1) % group:
-        raise InvalidArgument("world", world, f"a multiple of {group}, the ranks of a group")
-    with_all, in_group = _payloads(setting)
-    return 2 * (world - 1) * with_all + world // group * 2 * (group - 1) * in_group
-
-
-def _payloads(setting: Setting) -> tuple[Bytes, Bytes]:
-    """Return the bytes that a rank hands to all-reduces of all ranks, and of its group."""
-    everything, late = sum(map(prod, SHAPES)), np.arange(setting.steps) - setting.begin
-    with_all, in_group = np.full(setting.steps, everything), np.zeros(setting.steps, np.int64)
-    if setting.method == "powersgd":
-        with_all[late >= 0] = powersgd_elements(SHAPES, setting.rank, setting.least)
-    if setting.method == "local":
-        with_all[(late >= 0) & (late % setting.every > 0)] = 0
-        in_group[late >= 0] = everything * (setting.group > 1)
-    itemsize = 2 if setting.method in ("fp16", "bf16") else 4
-    return itemsize * with_all, itemsize * in_group
+    return 2 * (check_int("world", world, 1) - 1) * payload(setting)
 
 
 def _check_vector(vector: Array) -> None:
     if np.ndim(vector) != 1:
         raise InvalidArgument("vector", f"an array of shape {np.shape(vector)}", "one rank's vector, of one dimension")
+
+
+def _only(chosen: NDArray[np.intp], vector: Array) -> Array:
+    """Return ``vector`` with all numbers except those at ``chosen`` places set to 0."""
+    compressed = np.zeros_like(vector)
+    compressed[chosen] = vector[chosen]
+    return compressed
 
 
 @dataclass(frozen=True)
@@ -108,10 +96,7 @@ class Largest:
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
-        chosen = np.argsort(-np.abs(vector), kind="stable")[: check_int("k", self.k, 0)]
-        compressed = np.zeros_like(vector)
-        compressed[chosen] = vector[chosen]
-        return compressed
+        return _only(np.argsort(-np.abs(vector), kind="stable")[: check_int("k", self.k, 0)], vector)
 
 
 @dataclass(frozen=True)
@@ -138,7 +123,4 @@ class Drawn:
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
-        chosen = self._rng.permutation(len(vector))[: self.k]
-        compressed = np.zeros_like(vector)
-        compressed[chosen] = vector[chosen]
-        return compressed
+        return _only(self._rng.permutation(len(vector))[: self.k], vector)

@@ -20,12 +20,6 @@ class GpuRecord:
     date: str
     checks: dict[str, dict[str, Any]]
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of checks by result: proved, refuted, not run."""
-        results = [check["result"] for check in self.checks.values()]
-        return {result: results.count(result) for result in ("proved", "refuted", "not run")}
-
     def __str__(self) -> str:
         ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
         return f"{self.device}, {ranks}, {self.date}"
@@ -33,13 +27,12 @@ class GpuRecord:
 
 def read_gpu_records(folder: Path = DATA / "measurements") -> list[GpuRecord]:
     """Return the records in ``folder``, by the names of their files."""
-    return [_read(path) for path in sorted(folder.glob(PATTERN))]
-
-
-def _read(path: Path) -> GpuRecord:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    checks = {check["name"]: check for check in found["checks"]}
-    return GpuRecord(found["machine"]["device"], found["ranks"], found["date"], checks)
+    records = []
+    for path in sorted(folder.glob(PATTERN)):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        checks = {check["name"]: check for check in found["checks"]}
+        records.append(GpuRecord(found["machine"]["device"], found["ranks"], found["date"], checks))
+    return records
 
 
 def measured_on_gpus(*names: str, folder: Path = DATA / "measurements") -> str:

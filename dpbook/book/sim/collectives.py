@@ -5,7 +5,6 @@ another; a synchronous one runs on the caller's stream, as NCCL's do since torch
 that the caller's stream had queued before it is done, and so are the collectives of its group before it.
 """
 
-import functools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from torch.distributed import device_mesh
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpbook.book.sim.memory import DEVICE, is_on_device, lend, on_cpu
+from dpbook.book.sim.patches import patch
 from dpbook.book.sim.streams import Event, Stream, current_stream
 
 BACKEND = "simccl"
@@ -29,7 +29,6 @@ OPERATIONS = (
 )  # fmt: skip
 MESSAGES = ("c10d::recv_", "c10d::recv_any_source_", "c10d::send")
 NO_LIMIT = timedelta(0)
-LATEST_WORKS = 16
 Stages = Callable[[], Iterator[None]]
 """A collective in two stages: it begins, and it is waited for."""
 
@@ -77,7 +76,7 @@ class SimWork(Work):
 
 _communicators: dict[str, Communicator] = {}
 """Communicators by the name of the process group."""
-_works: deque[SimWork] = deque(maxlen=LATEST_WORKS)
+_works: deque[SimWork] = deque(maxlen=16)
 """The latest works. Until Python receives a work, torch holds only its C++ half, which cannot wait by itself."""
 
 
@@ -95,24 +94,24 @@ def register(library: Any) -> None:
     gloo sums such tensors too, as it sums CUDA's: torch asks a group of gloo for its backend of the device. It sends
     and receives none, as it would read CUDA's as memory of the host.
     """
-    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE.type])
+    dist.Backend.register_backend(BACKEND, _gloo, extended_api=True, devices=[DEVICE.type])
     dist.Backend.backend_capability[dist.Backend.GLOO].append(DEVICE.type)
     with warnings.catch_warnings(action="ignore"):  # torch's own implementations are replaced
         for name in OPERATIONS:
             library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
-    dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
+    patch(dist.distributed_c10d, "batch_isend_irecv", _begin_together)
+    dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv
     dist.split_group = dist.distributed_c10d.split_group = device_mesh.split_group = _split_into_new_groups
-    futures = torch.futures.Future
-    futures.__init__ = _remembering_devices(futures.__init__)
-    futures.set_result = _set_on_stream(futures.set_result)
+    patch(torch.futures.Future, "__init__", _remember_devices)
+    patch(torch.futures.Future, "set_result", _set_on_stream)
+
+
+def _gloo(options: Any, _: Any) -> Any:
+    return ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
 
 
 def _split_into_new_groups(
-    parent_pg: Any = None,
-    split_ranks: Sequence[Sequence[int]] = (),
-    timeout: Any = None,
-    pg_options: Any = None,
-    group_desc: str | None = None,
+    parent_pg: Any = None, split_ranks: Any = (), timeout: Any = None, pg_options: Any = None, group_desc: Any = None
 ) -> Any:
     """Counterpart of `split_group`, as a device mesh calls it: every rank takes part in making all groups.
 
@@ -131,33 +130,20 @@ def _split_into_new_groups(
     return mine
 
 
-def _remembering_devices(initialise: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(initialise)
-    def call(self: Any, *, devices: Any = None) -> None:
-        initialise(self, devices=devices)
-        self.is_of_device = any(torch.device(device).type == DEVICE.type for device in devices or ())
-
-    return call
+def _remember_devices(initialise: Callable[..., None], future: Any, *, devices: Any = None) -> None:
+    initialise(future, devices=devices)
+    future.is_of_device = any(torch.device(device).type == DEVICE.type for device in devices or ())
 
 
-def _set_on_stream(set_result: Callable[..., None]) -> Callable[..., None]:
-    """Return `Future.set_result` that completes a future of this device when the current stream gets there.
+def _set_on_stream(set_result: Callable[..., None], future: Any, result: Any) -> None:
+    """Complete a future of this device when the current stream gets there.
 
     With other devices it completes at once, and streams wait for an event of C++ in it. Here the host waits.
     """
-
-    @functools.wraps(set_result)
-    def call(self: Any, result: Any) -> None:
-        if getattr(self, "is_of_device", False):
-            current_stream().submit(lambda: set_result(self, result))
-        else:
-            set_result(self, result)
-
-    return call
-
-
-def _create(options: Any, _: Any) -> Any:
-    return ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+    if getattr(future, "is_of_device", False):
+        current_stream().submit(lambda: set_result(future, result))
+    else:
+        set_result(future, result)
 
 
 def _collective(op: Any) -> Callable[..., Any]:
@@ -231,25 +217,21 @@ _batches: list[list[tuple[Stream, Stages, SimWork]]] = []
 """The open batch of messages, if there is one."""
 
 
-def _together(batch_isend_irecv: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `batch_isend_irecv` for the device: the messages of a batch begin together.
+def _begin_together(batch_isend_irecv: Callable[..., Any], p2p_op_list: Sequence[Any]) -> Any:
+    """Let the messages of a batch of the device begin together.
 
     Other messages begin when the one before has ended, so two ranks that both send first would wait for ever.
     """
-
-    def call(operations: Sequence[Any]) -> Any:
-        if not is_on_device(operations[0].tensor):
-            return batch_isend_irecv(operations)
-        _batches.append([])
-        try:
-            works = batch_isend_irecv(operations)
-        finally:
-            batch = _batches.pop()
-        stream = batch[0][0]
-        stream.wait_stream(current_stream())
-        stream.launch("batch_isend_irecv", lambda: _run([stages for _, stages, _ in batch]))
-        for *_, work in batch:
-            work.finished.record(stream)
-        return works
-
-    return call
+    if not is_on_device(p2p_op_list[0].tensor):
+        return batch_isend_irecv(p2p_op_list)
+    _batches.append([])
+    try:
+        works = batch_isend_irecv(p2p_op_list)
+    finally:
+        batch = _batches.pop()
+    stream = batch[0][0]
+    stream.wait_stream(current_stream())
+    stream.launch("batch_isend_irecv", lambda: _run([stages for _, stages, _ in batch]))
+    for *_, work in batch:
+        work.finished.record(stream)
+    return works

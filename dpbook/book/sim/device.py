@@ -1,8 +1,6 @@
 """Installation of the device, and the device as programs see it: `torch.sim`, `torch.accelerator`, hooks and modules.
 
-`install` makes the device known to torch, once in a process. torch supports devices written in Python only in part. The
-other functions replace parts of torch for this device: `adapt_accelerator` its queries, `adapt_hooks` errors in
-gradient hooks, `adapt_modules_and_storages` moves to and from the device.
+torch supports devices written in Python only in part, so `install` also replaces parts of torch.
 """
 
 import contextlib
@@ -17,6 +15,7 @@ from torch import nn
 
 from dpbook.book.sim import kernels, streams
 from dpbook.book.sim.memory import DEVICE, POOL, TOTAL, StorageBlock, is_on_device, new_storage
+from dpbook.book.sim.patches import patch
 from dpbook.book.sim.streams import synchronize
 from dpbook.core import DpbookError
 from dpbook.ranks import regroup
@@ -24,23 +23,9 @@ from dpbook.ranks import regroup
 NAME = "stand-in accelerator"
 
 
-def module() -> ModuleType:
-    """Return the module for `torch.get_device_module("sim")`, with the interface of `torch.cuda`."""
-    sim = ModuleType("torch.sim")
-    for name, value in (_streams() | _memory() | _state()).items():
-        setattr(sim, name, value)
-    return sim
-
-
-def adapt_accelerator() -> None:
-    """Let `torch.accelerator` use the streams and the memory of the device, instead of C++."""
-    for name, value in (_streams() | _memory()).items():
-        if hasattr(torch.accelerator, name):
-            setattr(torch.accelerator, name, value)
-    torch.Stream, torch.Event = streams.Stream, streams.Event
-
-
-def _streams() -> dict[str, Any]:
+def interface() -> dict[str, Any]:
+    """Return the functions of `torch.sim`, which are those of `torch.cuda`."""
+    properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
     return {
         "Stream": streams.Stream,
         "Event": streams.Event,
@@ -49,11 +34,6 @@ def _streams() -> dict[str, Any]:
         "default_stream": streams.default_stream,
         "set_stream": streams.set_stream,
         "synchronize": streams.synchronize,
-    }
-
-
-def _memory() -> dict[str, Any]:
-    return {
         "memory_allocated": lambda device=None: POOL.allocated,
         "max_memory_allocated": lambda device=None: POOL.peak,
         "memory_reserved": lambda device=None: POOL.reserved,
@@ -61,12 +41,6 @@ def _memory() -> dict[str, Any]:
         "reset_peak_memory_stats": _reset_peak,
         "empty_cache": _empty_cache,
         "get_memory_info": lambda device=None: (TOTAL - POOL.reserved, TOTAL),
-    }
-
-
-def _state() -> dict[str, Any]:
-    properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
-    return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_in_bad_fork": lambda: False,
@@ -93,7 +67,16 @@ def _empty_cache() -> None:
     POOL.empty_cache()
 
 
+def adapt_accelerator(functions: dict[str, Any]) -> None:
+    """Let `torch.accelerator` use the streams and the memory of the device, instead of C++."""
+    for name in functions.keys() & vars(torch.accelerator).keys():
+        setattr(torch.accelerator, name, functions[name])
+    torch.Stream, torch.Event = streams.Stream, streams.Event
+
+
 Hook = Callable[..., Any]
+REFUSED = torch.empty(0, device="meta")
+"""Tensor that torch accepts from no hook."""
 _hook_errors: list[BaseException] = []
 
 
@@ -103,44 +86,31 @@ def adapt_hooks() -> None:
     torch's guard for devices in Python lets no error pass, and would end the process. The hook therefore returns a
     tensor that torch refuses in C++, which ends backward.
     """
-    refused = torch.empty(0, device="meta")
-    for name in ("register_hook", "register_post_accumulate_grad_hook"):
-        setattr(torch.Tensor, name, _registering_guarded(getattr(torch.Tensor, name), refused))
-    torch.autograd._engine_run_backward = _raising_hook_errors(torch.autograd._engine_run_backward)
+    patch(torch.Tensor, "register_hook", _register_guarded)
+    patch(torch.Tensor, "register_post_accumulate_grad_hook", _register_guarded)
+    patch(torch.autograd, "_engine_run_backward", _raise_hook_errors)
 
 
-def _registering_guarded(register: Callable[..., Any], refused: torch.Tensor) -> Callable[..., Any]:
-    @functools.wraps(register)
-    def registered(self: torch.Tensor, hook: Hook) -> Any:
-        return register(self, _guarded(hook, refused) if is_on_device(self) else hook)
-
-    return registered
-
-
-def _guarded(hook: Hook, refused: torch.Tensor) -> Hook:
+def _register_guarded(register: Hook, tensor: torch.Tensor, hook: Hook) -> Any:
     @functools.wraps(hook)
     def guarded(*args: Any) -> Any:
         try:
             return hook(*args)
         except BaseException as error:
             _hook_errors.append(error)
-            return refused
+            return REFUSED
 
-    return guarded
+    return register(tensor, guarded if is_on_device(tensor) else hook)
 
 
-def _raising_hook_errors(run_backward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run_backward)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        _hook_errors.clear()
-        try:
-            return run_backward(*args, **kwargs)
-        except Exception:
-            if not _hook_errors:
-                raise
-            raise _hook_errors.pop(0) from None
-
-    return run
+def _raise_hook_errors(run_backward: Hook, *args: Any, **kwargs: Any) -> Any:
+    _hook_errors.clear()
+    try:
+        return run_backward(*args, **kwargs)
+    except Exception:
+        if not _hook_errors:
+            raise
+        raise _hook_errors.pop(0) from None
 
 
 BEFORE_TORCHS = 19
@@ -149,43 +119,36 @@ BEFORE_TORCHS = 19
 
 def adapt_modules_and_storages() -> None:
     """Let `Module.to` keep each Parameter object, as it does for CUDA, and `torch.load` bring tensors to the device."""
-    nn.Module._apply = _swap_parameters(nn.Module._apply)
+    patch(nn.Module, "_apply", _swap_parameters)
     torch.Tensor.pin_memory = lambda self, device=None: self.clone()  # pinning copies, as on other devices
     storage = torch.UntypedStorage
-    storage.data_ptr = _for_device(storage.data_ptr, _address)
-    storage.cpu = _for_device(storage.cpu, _copied)
-    storage.resize_ = _for_device(storage.resize_, _resize)
-    storage.size = storage.nbytes = _for_device(storage.nbytes, lambda ours: ours.block.requested)
+    # With the address of the bytes, `torch.save` writes shared memory once.
+    patch(storage, "data_ptr", _for_device(lambda ours: int(ours.block.bytes.data_ptr())))
+    patch(storage, "cpu", _for_device(_copied))
+    patch(storage, "resize_", _for_device(_resize))
+    patch(storage, "nbytes", _for_device(lambda ours: ours.block.requested))
+    storage.size = storage.nbytes
     torch.serialization.register_package(BEFORE_TORCHS, _location_tag, _restore_on_device)
 
 
-def _swap_parameters(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Let `Module._apply` swap parameters in place.
+def _swap_parameters(apply: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
+    """Call `Module._apply` so that it swaps parameters in place.
 
     For other devices torch sets ``parameter.data``, which it refuses here. New Parameters would separate tied ones. The
     setting holds only inside the call, since `load_state_dict` would swap too and lose hooks.
     """
     future = torch.__future__
-
-    def applied(self: nn.Module, function: Callable[..., Any], recurse: bool = True) -> nn.Module:
-        before = future.get_swap_module_params_on_conversion()
-        future.set_swap_module_params_on_conversion(True)
-        try:
-            return apply(self, function, recurse)
-        finally:
-            future.set_swap_module_params_on_conversion(before)
-
-    return applied
+    before = future.get_swap_module_params_on_conversion()
+    future.set_swap_module_params_on_conversion(True)
+    try:
+        return apply(*args, **kwargs)
+    finally:
+        future.set_swap_module_params_on_conversion(before)
 
 
-def _for_device(method: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of storages that calls ``ours`` for those of this device."""
-    return lambda storage, *args: (ours if _location_tag(storage) else method)(storage, *args)
-
-
-def _address(storage: Any) -> int:
-    """Return the address of the bytes, with which `torch.save` writes shared memory once."""
-    return int(storage.block.bytes.data_ptr())
+def _for_device(ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement of a method of storages, which calls ``ours`` for those of this device."""
+    return lambda method, storage, *args: (ours if _location_tag(storage) else method)(storage, *args)
 
 
 def _copied(storage: Any) -> Any:
@@ -243,12 +206,14 @@ def install() -> None:
 
     from dpbook.book.sim import collectives
 
-    _setup_privateuseone_for_python_backend("sim", backend_module=module())
+    module, functions = ModuleType("torch.sim"), interface()
+    vars(module).update(functions)
+    _setup_privateuseone_for_python_backend("sim", backend_module=module)
     _library("_", "PrivateUse1").fallback(kernels.launch)
     kernels.register_operations(_library("aten", "PrivateUse1"))
     _library("_", "AutocastPrivateUse1").fallback(torch.library.fallthrough_kernel)
     kernels.register_autocast(_library("aten", "AutocastPrivateUse1"))
-    adapt_accelerator()
+    adapt_accelerator(functions)
     adapt_hooks()
     adapt_modules_and_storages()
     collectives.register(_library("c10d", "PrivateUse1"))

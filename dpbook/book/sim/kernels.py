@@ -14,18 +14,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from dpbook.book.sim.memory import (
-    CPU_KERNEL,
-    DEVICE,
-    Outcome,
-    allocate,
-    is_on_device,
-    layout_of,
-    lend,
-    on_cpu,
-    outcome,
-    resize,
-)
+from dpbook.book.sim import memory
+from dpbook.book.sim.memory import CPU_KERNEL, DEVICE, Layout, allocate, is_on_device, layout_of, lend, on_cpu
 from dpbook.book.sim.streams import Stream, current_stream, synchronize
 
 INDICES_OF_CPU = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
@@ -39,20 +29,14 @@ def launch(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Queue ``op`` on the current stream, and return its results, whose values come later."""
     flat, spec = tree_flatten((args, kwargs))
     _check_devices(op, args, kwargs, flat)
-    inferred = outcome(op, flat, spec) if _returns_tensors(op) else None
+    inferred = memory.outcome(op, flat, spec) if _returns_tensors(op) else None
     if inferred is None:
         return _run_now(op, flat, spec)
     for position, layout in inferred.resized:
-        resize(flat[position], layout.size, layout.stride)
-    results = [_new_result(result, flat) for result in inferred.results]
-    _queue(op, flat, spec, results, inferred, current_stream())
-    return tree_unflatten(results, inferred.spec)
-
-
-def _queue(op: Any, flat: Sequence[Any], spec: Any, results: list[Any], inferred: Outcome, stream: Stream) -> None:
-    """Queue the CPU's operation, which writes its results into those of ``results`` that are no arguments."""
-    twins = _twins(flat)
-    targets = [on_cpu(x) if isinstance(r, tuple) else None for x, r in zip(results, inferred.results, strict=True)]
+        memory.resize(flat[position], layout.size, layout.stride)
+    new = [allocate(*result) if isinstance(result, Layout) else None for result in inferred.results]
+    results = [flat[r] if isinstance(r, int) else tensor for r, tensor in zip(inferred.results, new, strict=True)]
+    twins, targets = _twins(flat), [None if tensor is None else on_cpu(tensor) for tensor in new]
 
     def kernel() -> None:
         computed = tree_flatten(_call(op, twins, spec))[0]
@@ -60,7 +44,8 @@ def _queue(op: Any, flat: Sequence[Any], spec: Any, results: list[Any], inferred
             if target is not None and value is not None:  # the CPU's operation may leave a gradient out
                 target.copy_(value)
 
-    stream.launch(str(op), kernel)
+    current_stream().launch(str(op), kernel)
+    return tree_unflatten(results, inferred.spec)
 
 
 def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
@@ -70,17 +55,12 @@ def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
     known = {id(twin): value for twin, value in zip(twins, flat, strict=True) if is_on_device(value)}
     with torch.no_grad():
         returned, shape = tree_flatten(_call(op, twins, spec))
-        results = [known[id(x)] if id(x) in known else to_device(x) for x in returned]
+        results = [known.get(id(x), x) for x in returned]
+        for place, value in enumerate(results):
+            if isinstance(value, torch.Tensor) and not is_on_device(value):
+                results[place] = allocate(*layout_of(value))
+                on_cpu(results[place]).copy_(value)
     return tree_unflatten(results, shape)
-
-
-def to_device(value: Any) -> Any:
-    """Return a copy on the device of a tensor of the CPU; any other value as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    new = allocate(*layout_of(value))
-    on_cpu(new).copy_(value)
-    return new
 
 
 def _call(op: Any, twins: Sequence[Any], spec: Any) -> Any:
@@ -102,12 +82,6 @@ def _twins(flat: Sequence[Any]) -> list[Any]:
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == DEVICE.type else value
 
     return [twin(value) for value in flat]
-
-
-def _new_result(result: Any, flat: Sequence[Any]) -> Any:
-    if result is None:
-        return None
-    return flat[result] if isinstance(result, int) else allocate(*result)
 
 
 def _check_devices(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], flat: Sequence[Any]) -> None:
@@ -146,8 +120,8 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         with torch.no_grad():
             return target.copy_(on_cpu(source))
     values = on_cpu(source) if is_on_device(source) else source.detach().clone()
-    memory = on_cpu(target)
-    current_stream().launch("copy", lambda: memory.copy_(values))
+    written = on_cpu(target)
+    current_stream().launch("copy", lambda: written.copy_(values))
     return target
 
 
@@ -178,7 +152,7 @@ VIEWS = (
 def register_operations(library: Any) -> None:
     """Register the operations that are implemented here."""
     for name in VIEWS:
-        library.impl(name, _view(name))
+        library.impl(name, partial(overload(name).redispatch, CPU_KERNEL))
     library.impl("empty.memory_format", _empty)
     library.impl("empty_strided", _empty_strided)
     library.impl("resize_", _resize)
@@ -197,10 +171,6 @@ def overload(name: str) -> Any:
     return getattr(getattr(aten, base), variant or "default")
 
 
-def _view(name: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: overload(name).redispatch(CPU_KERNEL, *args, **kwargs)
-
-
 def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> torch.Tensor:
     like = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
     return allocate(like.size(), like.stride(), like.dtype)
@@ -212,7 +182,7 @@ def _empty_strided(size: Any, stride: Any, *, dtype: torch.dtype | None = None, 
 
 def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
     like = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=memory_format)
-    resize(tensor, like.size(), like.stride())
+    memory.resize(tensor, like.size(), like.stride())
     return tensor
 
 
@@ -239,15 +209,10 @@ def _layer_norm_backward(gradient: Any, inputs: Any, shape: Any, mean: Any, rstd
     return launch(aten.native_layer_norm_backward.default, gradient, inputs, shape, *means, weight, *more)
 
 
-def _convolution_backward(
-    gradient: Any, inputs: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int, mask: Any,
-) -> Any:  # fmt: skip
+def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *settings: Any) -> Any:
+    *_, transposed, _, groups, _ = settings
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    return launch(
-        aten.convolution_backward.default, gradient, inputs, weight, [channels], stride, padding, dilation, transposed,
-        output_padding, groups, mask,
-    )  # fmt: skip
+    return launch(aten.convolution_backward.default, gradient, inputs, weight, [channels], *settings)
 
 
 LOW_PRECISION = (

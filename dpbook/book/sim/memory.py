@@ -74,21 +74,16 @@ class StorageBlock:
     def __del__(self) -> None:
         with POOL.lock:
             POOL.allocated -= self.size
-        pending = len(self.borrowers)
-        if not pending:
-            return POOL.keep(self.bytes, self.stream)
+        storage, stream, borrowers = self.bytes, self.stream, list(self.borrowers)
 
         def release() -> None:
-            nonlocal pending
-            with POOL.lock:
-                pending -= 1
-            if not pending:
+            """Visit the borrowers one after another, behind the work that they have queued."""
+            if borrowers:
+                borrowers.pop().submit(release)
+            else:
                 POOL.keep(storage, stream)
 
-        storage, stream = self.bytes, self.stream
-        for borrower in self.borrowers:
-            borrower.submit(release)
-        return None
+        release()
 
 
 class _Carrier(torch.Tensor):  # type: ignore[misc]
@@ -212,12 +207,6 @@ def _outcome(op: Any, described: tuple[tuple[Any, Any], ...], spec: Any) -> Outc
     except NotImplementedError:
         return None
     positions = {id(meta): position for position, meta in metas.items()}
-    results = [_inferred(value, positions) for value in returned]
+    results = [positions.get(id(x), layout_of(x)) if isinstance(x, torch.Tensor) else None for x in returned]
     resized = [(n, layout_of(meta)) for n, meta in metas.items() if layout_of(meta) != described[n][1]]
     return Outcome(tuple(results), tuple(resized), spec)
-
-
-def _inferred(value: Any, positions: dict[int, int]) -> Layout | int | None:
-    if not isinstance(value, torch.Tensor):
-        return None
-    return positions.get(id(value), layout_of(value))

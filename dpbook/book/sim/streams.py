@@ -1,7 +1,6 @@
 """Streams and events: a stream is a thread that runs its work in order, while the host continues.
 
-`Stream` and `Event` have the names and the meaning of torch's, on Python threads. Tests and the book can slow the
-device down, stop a stream, and list which kernels ran when.
+`Stream` and `Event` have the names and the meaning of torch's, on Python threads.
 """
 
 import atexit
@@ -11,8 +10,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -39,24 +40,14 @@ class Settings:
 SETTINGS = Settings()
 
 
-@contextlib.contextmanager
-def slower(seconds: float) -> Iterator[None]:
+def slower(seconds: float) -> AbstractContextManager[object]:
     """Let every kernel that is launched in the block take so many more seconds."""
-    before, SETTINGS.slowness = SETTINGS.slowness, seconds
-    try:
-        yield
-    finally:
-        SETTINGS.slowness = before
+    return patch.object(SETTINGS, "slowness", seconds)
 
 
-@contextlib.contextmanager
-def watch() -> Iterator[list[KernelSpan]]:
-    """Yield a list that records the kernels launched in the block, in the order in which they end."""
-    before, SETTINGS.spans = SETTINGS.spans, []
-    try:
-        yield SETTINGS.spans
-    finally:
-        SETTINGS.spans = before
+def watch() -> AbstractContextManager[list[KernelSpan]]:
+    """Return a context whose value lists the kernels launched in the block, in the order in which they end."""
+    return patch.object(SETTINGS, "spans", [])
 
 
 Task = Callable[[], object]
@@ -65,15 +56,14 @@ SHUTDOWN_SECONDS = 2.0
 """Time limit of all streams to finish their work at the end of the process."""
 
 
-class StreamMark:
-    """A place in a stream's queue, which can be waited for."""
+class StreamMark(threading.Event):
+    """A place in a stream's queue, which can be waited for, and the ``time`` at which the stream reached it."""
 
-    def __init__(self) -> None:
-        self.reached, self.time = threading.Event(), 0.0
+    time = 0.0
 
     def reach(self) -> None:
         self.time = time.perf_counter()
-        self.reached.set()
+        self.set()
 
 
 class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
@@ -117,21 +107,19 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
     def wait_event(self, event: "Event") -> None:
         """Let all work that is queued from now on wait for ``event``; the host does not wait."""
         if event.mark is not None:
-            self.submit(event.mark.reached.wait)
+            self.submit(event.mark.wait)
 
     def wait_stream(self, stream: "Stream") -> None:
         self.wait_event(stream.record_event())
 
     def synchronize(self) -> None:
         """Let the host wait for all queued work. Raises, once, the error of a kernel of any stream."""
-        self._finish()
+        self.record_event().synchronize()
         _raise_late()
 
     def query(self) -> bool:
         """Return True if all queued work is done; the thread gets 1 ms to answer."""
-        mark = StreamMark()
-        self.submit(mark.reach)
-        return mark.reached.wait(1e-3)
+        return self.record_event().synchronize(1e-3)
 
     def __enter__(self) -> "Stream":
         self._before.append(current_stream())
@@ -141,29 +129,14 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
     def __exit__(self, *_: object) -> None:
         set_stream(self._before.pop())
 
-    def end(self, seconds: float) -> None:
-        """End the thread within ``seconds``: one that still runs when the interpreter ends would abort the process."""
-        self.submit(_leave)
-        self._thread.join(seconds)
-
-    def _finish(self) -> None:
-        mark = StreamMark()
-        self.submit(mark.reach)
-        mark.reached.wait()
-
     def _work(self) -> None:
         torch.set_num_threads(torch.get_num_threads())  # a new thread would start with one per core
-        with torch.no_grad(), contextlib.suppress(SystemExit):
-            while True:
-                self._do(self._tasks.get())
-
-    def _do(self, task: Task) -> None:
-        try:
-            task()
-        except SystemExit:
-            raise
-        except BaseException as error:
-            SETTINGS.error = SETTINGS.error or error
+        with torch.no_grad():
+            while (task := self._tasks.get()) is not None:
+                try:
+                    task()
+                except BaseException as error:
+                    SETTINGS.error = SETTINGS.error or error
 
 
 class Event(torch.Event):  # type: ignore[misc]
@@ -186,10 +159,10 @@ class Event(torch.Event):  # type: ignore[misc]
 
     def synchronize(self, seconds: float | None = None) -> bool:
         """Let the host wait, for at most ``seconds``, and return True if the place was reached."""
-        return self.mark is None or self.mark.reached.wait(seconds)
+        return self.mark is None or self.mark.wait(seconds)
 
     def query(self) -> bool:
-        return self.mark is None or self.mark.reached.is_set()
+        return self.mark is None or self.mark.is_set()
 
     def elapsed_time(self, end_event: "Event") -> float:
         """Return the milliseconds from this event to another."""
@@ -205,10 +178,6 @@ def _raise_late() -> None:
     if error is not None:
         message = f"sim error: {type(error).__name__}: {error}. It may have been launched long before this call"
         raise RuntimeError(message) from error
-
-
-def _leave() -> None:
-    raise SystemExit
 
 
 _default: list[Stream] = []
@@ -234,7 +203,7 @@ def set_stream(stream: Stream) -> None:
 def synchronize(device: Any = None) -> None:
     """Let the host wait for all streams, and then raise the error of a kernel, if there was one."""
     for stream in list(Stream.all.values()):
-        stream._finish()
+        stream.record_event().synchronize()
     _raise_late()
 
 
@@ -251,6 +220,8 @@ def hold(stream: Stream | None = None) -> Iterator[None]:
 
 @atexit.register
 def _end() -> None:
+    """End the threads: one that still runs when the interpreter ends would abort the process."""
     deadline = time.monotonic() + SHUTDOWN_SECONDS
     for stream in list(Stream.all.values()):
-        stream.end(max(0.0, deadline - time.monotonic()))
+        stream._tasks.put(None)
+        stream._thread.join(max(0.0, deadline - time.monotonic()))

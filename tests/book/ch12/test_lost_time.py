@@ -1,12 +1,14 @@
 """Do the losses of a step add up, does each fall to its cause, and does the player show them one after another?"""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.book import ch12
-from dpbook.book.ch12 import time_lost
+from dpbook.book.ch12 import judge, time_lost
 from dpbook.overlap import (
     Span,
     Timeline,
@@ -66,6 +68,33 @@ def test_computation_and_losses_are_the_step(world, seed):
     for rank, loss in time_lost(timeline).items():
         assert min(loss) > -1e-12
         assert sum(loss) + timeline.busy("computation", rank) == pytest.approx(timeline.duration)
+
+
+def counted(timeline):
+    """The losses, summed over the shortest intervals that no span divides."""
+    cuts = sorted({*timeline.window, *(t for s in timeline.spans for t in (s.start, s.end))})
+
+    def of(rank, kind):
+        return sorted((s for s in timeline.spans if (s.rank, s.kind) == (rank, kind)), key=lambda span: span.start)
+
+    begun = [max(s.start for s in same) for same in zip(*(of(r, "communication") for r in timeline.ranks), strict=True)]
+    losses = {}
+    for rank in timeline.ranks:
+        losses[rank] = [0.0, 0.0, 0.0]
+        calls = of(rank, "communication")
+        for a, b in pairwise(cuts):
+            moving = any(first <= a and b <= call.end for call, first in zip(calls, begun, strict=True))
+            inside = any(call.start <= a and b <= call.end for call in calls)
+            if not any(work.start <= a and b <= work.end for work in of(rank, "computation")):
+                losses[rank][0 if moving else 1 if inside else 2] += b - a
+    return losses
+
+
+@given(st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_losses_are_those_of_a_count_of_intervals(world, seed):
+    step = judge.random(np.random.default_rng(seed), world)
+    for rank, losses in counted(step).items():
+        assert time_lost(step)[rank] == pytest.approx(losses)
 
 
 def test_waiting_that_is_apart_already_stays_what_it_is():
