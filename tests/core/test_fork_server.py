@@ -355,3 +355,6 @@ def test_sharing_with_the_settings_of_a_shared_server_starts_none(forking, folde
             assert run(within, folder, 1) == ({0: 0}, "")
             assert forking._server is not None
             assert within._server is None
+            assert other.is_shared(os.environ)
+        assert not other.is_shared(os.environ)
+        assert within.is_shared(os.environ)

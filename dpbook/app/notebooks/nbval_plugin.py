@@ -23,6 +23,7 @@ import pytest
 from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, coalesce_streams
 
+from dpbook.app.notebooks import kernels
 from dpbook.app.notebooks.validation import STARTS
 from dpbook.figures.card import VARIES
 
@@ -36,13 +37,16 @@ _RAN = pytest.StashKey[list[tuple[Any, list[Any], list[Any]]]]()
 
 class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
     def __init__(self, kernel_name: str, cwd: str, startup_timeout: float) -> None:
-        for left in reversed(range(STARTS)):
+        for start in range(STARTS):
             try:
-                super().__init__(kernel_name, cwd=cwd, startup_timeout=startup_timeout)
+                self._start(kernel_name, cwd, startup_timeout)
                 return
             except RuntimeError:
-                if not left:
+                if start + 1 == STARTS:
                     raise
+
+    def _start(self, kernel_name: str, cwd: str, startup_timeout: float) -> None:
+        super().__init__(kernel_name, cwd=cwd, startup_timeout=startup_timeout)
 
     def execute_cell_input(self, cell_input: str, allow_stdin: bool | None = None) -> str:
         message: str = self.kc.execute(cell_input, store_history=True, allow_stdin=allow_stdin, stop_on_error=False)
@@ -60,6 +64,24 @@ class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
         raise Empty
 
 
+class _ForkedKernel(_Kernel):
+    """Kernel that is forked by a server, see `kernels`."""
+
+    def _start(self, kernel_name: str, cwd: str, startup_timeout: float) -> None:
+        self._forked = kernels.Kernel(Path(cwd), startup_timeout)
+        self.kc = self._forked.client
+        self._ensure_iopub_up()
+
+    def is_alive(self) -> bool:
+        return self._forked.is_alive()
+
+    def interrupt(self) -> None:
+        self._forked.interrupt()
+
+    def stop(self) -> None:
+        self._forked.stop()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the folder of notebooks that fail."""
     parser.addoption("--failed", metavar="DIR", help="leave each notebook that fails here, as it ran")
@@ -69,7 +91,7 @@ def pytest_configure() -> None:
     """Let nbval use a kernel that notices its own death and keeps history."""
     import nbval.plugin
 
-    nbval.plugin.RunningKernel = _Kernel
+    nbval.plugin.RunningKernel = _ForkedKernel if kernels.are_shared() else _Kernel
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpbook import ranks
 from dpbook.app.lab import jupyter
+from dpbook.app.notebooks import kernels
 from dpbook.classroom import share_checks
 from dpbook.core import DpbookError, check_int, checkout, machine, temporary_folder, write_atomically
 
@@ -56,7 +57,7 @@ def compare(paths: Sequence[Path], jobs: int = 2, failed: Path | None = None) ->
         *([f"--failed={failed}"] if failed else []),
         *map(str, targets),
     ]
-    with _environment() as env:
+    with _environment() as env, contextlib.nullcontext(env) if one_notebook else kernels.shared(env) as env:
         return subprocess.run(command, env=env, cwd=checkout.root()).returncode
 
 

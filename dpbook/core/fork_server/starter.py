@@ -171,6 +171,11 @@ class Starter:
                 self.stop()
                 path.unlink(missing_ok=True)
 
+    def is_shared(self, environment: Mapping[str, str]) -> bool:
+        """Return True if the environment of this process leads to a server for these settings."""
+        folder = _shared_folder(os.environ)
+        return folder is not None and (folder / self._socket_name(environment)).exists()
+
     def _pass_on(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
         """Pass on requests until the listener is shut down or no server can start; callers then start their own."""
         with contextlib.suppress(OSError), listener:
