@@ -178,8 +178,8 @@ def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
             name = record["group"]  # each backend of a group numbers its own calls
             key = (f"{record['backend']} {name}", groups.get(name, (rank,)))
             sizes, frames = (tuple(map(tuple, record[part])) for part in ("sizes", "frames"))
-            call = key, record["number"], record["op"], sizes, tuple(record["dtypes"]), record["call_site"], frames
-            calls.append(RecordedCall(*call, record["completed"]))
+            plain = {field: record[field] for field in ("number", "op", "call_site", "completed")}
+            calls.append(RecordedCall(key, sizes=sizes, dtypes=tuple(record["dtypes"]), frames=frames, **plain))
         by_rank[rank] = RankCalls(tuple(calls))
     return CallRecords(by_rank, world)
 

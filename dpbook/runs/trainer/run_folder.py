@@ -184,12 +184,13 @@ def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
     way, fatal = "--name another begins a new run", obstacles(differences)
     if fatal:
         notes = [f"it cannot resume with another {name}: {reason}" for name, reason in fatal.items()]
+    elif changed or not differences:
+        return
     else:
         notes = list(consequences(differences, before, options))
         way = f"{way}; {CONTINUE_FLAG} resumes this one"
-    if fatal or (differences and not changed):
-        head = f"refused: {folder} contains a run with other options, at step {step:,}"
-        raise DpbookError("\n".join([head, table(differences, notes), way]))
+    head = f"refused: {folder} contains a run with other options, at step {step:,}"
+    raise DpbookError("\n".join([head, table(differences, notes), way]))
 
 
 def is_finished(options: Options) -> bool:

@@ -104,10 +104,11 @@ class Trainer:
         """Write a checkpoint of the current step."""
         order = None if self.options.strategy == "torch" else self.model.ready_order
         shared = {"model": self.module.state_dict(), "options": asdict(self.options), "order": order}
-        state, sharded = {"optimizer": self.optimizer.state_dict()}, self.options.strategy == "zero1"
-        checkpoints.save(
-            self.options.folder, self.step, shared if sharded else shared | state, state if sharded else None
-        )
+        state = {"optimizer": self.optimizer.state_dict()}
+        if self.options.strategy == "zero1":
+            checkpoints.save(self.options.folder, self.step, shared, state)
+        else:
+            checkpoints.save(self.options.folder, self.step, shared | state, None)
 
     def train_step(self) -> dict[str, float]:
         """Run one optimizer step, and return its `report`."""
