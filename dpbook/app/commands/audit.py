@@ -26,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
   dpbook audit --nproc 3 train.py --epochs 1
   dpbook audit --save "--out {folder}" --resume "--resume {folder}" train.py"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 3)")
+    parser.add_argument("--spawns", action="store_true", help="as for launch: the script starts its ranks itself")
     parser.add_argument(
         "--updates", type=int, default=5, metavar="K", help="stop the script after K updates; 0: never "
         "(default: %(default)s)",
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     nproc = args.nproc if args.nproc is not None else max(2, len(gpus)) if gpus else WITHOUT_GPUS
     spec = Audit(
         tuple(args.script), nproc, args.updates, args.every, args.replay, args.save, args.resume, args.whole,
-        args.start_timeout, args.timeout,
+        args.start_timeout, args.timeout, args.spawns,
     )  # fmt: skip
     found = preflight(nproc, gpus=gpus, is_script=True)
     for finding in found:

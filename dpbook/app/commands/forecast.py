@@ -49,6 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="number of processes on which the script is measured (default: %(default)s)",
     )
+    parser.add_argument("--spawns", action="store_true", help="as for launch: the script starts its ranks itself")
     parser.add_argument(
         "--updates", type=int, default=12, metavar="K", help="number of updates to measure, after three that do not "
         "count (default: %(default)s)",
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if ranks and (over_nodes := [link.name for link in links if link.inside]):
         raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
     updates = check_int("updates", args.updates, 1)
-    spec = Launch(tuple(args.script), args.nproc, start_timeout=args.start_timeout)
+    spec = Launch(tuple(args.script), args.nproc, start_timeout=args.start_timeout, spawns=args.spawns)
     if args.measure is not None:
         links.append(_here(check_int("measure", args.measure, 2)))
     try:

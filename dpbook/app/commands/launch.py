@@ -34,6 +34,10 @@ def add(parser: argparse.ArgumentParser) -> None:
   dpbook launch --nproc 4 --report train.py --epochs 1
   dpbook launch --nproc 2 --steps 200 --name first"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
+    parser.add_argument(
+        "--spawns", action="store_true", help="for a script that starts these ranks itself, as with "
+        "torch.multiprocessing.spawn: run it once, without torchrun",
+    )  # fmt: skip
     parser.add_argument("--nnodes", type=int, default=1, help="number of machines (default: %(default)s)")
     parser.add_argument(
         "--rdzv-endpoint", metavar="HOST:PORT", help="with several machines: one of them, and a free port on it"
@@ -116,7 +120,7 @@ def _run(args: argparse.Namespace, signals: list[int]) -> int:
     spec = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
         torchrun_report=args.torchrun_report, hang_timeout=args.hang_timeout,
-        logs=args.logs or (options.folder / "logs" if options else None),
+        logs=args.logs or (options.folder / "logs" if options else None), spawns=args.spawns,
     )  # fmt: skip
     findings += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus, is_script=options is None)
     if options is not None:
@@ -209,6 +213,8 @@ def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
         parser.error("--report works on one machine only: ranks on other machines write their journals there")
     if args.script and not args.report and (args.report_name or args.alone):
         parser.error("--report-name and --alone need --report")
+    if args.spawns and (not args.script or args.alone):
+        parser.error("--spawns needs a script, and excludes --alone: how many ranks it starts, the script decides")
     if args.script and args.unknown:
         parser.error(f"unrecognized arguments before the script: {' '.join(args.unknown)}")
     return None if args.script else parser.parse_args(args.unknown)

@@ -37,6 +37,7 @@ class Audit:
             the script is also stopped and started again.
         whole: options of the run that is not stopped, in place of ``save``, for a script that saves only where it ends.
         start_timeout: as for `dpbook.runs.launch.Launch`, in seconds.
+        spawns: as for `Launch`: the script starts its ranks itself.
         timeout: seconds after which a collective that waits ends the run, unless the script sets a timeout itself.
 
     Raises:
@@ -53,6 +54,7 @@ class Audit:
     whole: str | None = None
     start_timeout: float = 300.0
     timeout: float = 300.0
+    spawns: bool = False
 
     def __post_init__(self) -> None:
         check_int("nproc", self.nproc, 2)  # a single rank has no other rank to differ from
@@ -66,7 +68,7 @@ class Audit:
 
     def launch(self, **options: Any) -> Launch:
         """Return the launch of the script, with further options of `Launch`."""
-        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, **options)
+        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, spawns=self.spawns, **options)
 
 
 def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:

@@ -17,7 +17,9 @@ START_TIMEOUT_VARIABLE = "DPBOOK_START_TIMEOUT"
 CHECK_CALLS_VARIABLE = "DPBOOK_CHECK_CALLS"
 """Environment variable: the seconds that a rank waits for the others before a collective, to compare its arguments."""
 WATCHER_VARIABLE = "DPBOOK_WATCHER"
-"""Environment variable: the name of a module whose ``install()`` a rank calls before the program begins."""
+"""Environment variable: the name of a module whose ``install()`` a rank calls when it begins."""
+SPAWNS_VARIABLE = "DPBOOK_SPAWNS"
+"""Environment variable: the number of ranks, if the script starts them itself."""
 REPORT_VARIABLE = "DPBOOK_TORCHRUN_REPORT"
 """Environment variable: the path of the file for torchrun's report of a failure."""
 START_TIMEOUT = 300.0
@@ -44,6 +46,8 @@ class Launch:
             never with several nodes, since each sees its own ranks alone.
         logs: the parent of a new folder with the output of all ranks except rank 0. None: a folder below `LOG_FOLDER`,
             if the launch fails.
+        spawns: whether the script starts these ranks itself, such as with `torch.multiprocessing.spawn`. It is then
+            started once, by Python itself.
         variables: further environment variables of the ranks.
 
     Raises `InvalidArgument`.
@@ -60,6 +64,7 @@ class Launch:
     torchrun_report: bool = False
     hang_timeout: float | None = None
     logs: Path | None = None
+    spawns: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,6 +75,8 @@ class Launch:
         check_int("nproc", self.nproc, 1)
         check_int("nnodes", self.nnodes, 1)
         check_int("max_restarts", self.max_restarts, 0)
+        if self.spawns and self.max_restarts:
+            raise InvalidArgument("max_restarts", self.max_restarts, "0 for a script that starts its ranks itself")
         check_float("start_timeout", self.start_timeout, minimum=1)
         check_float("check_calls", self.check_calls, minimum=0)
         check_float("hang_timeout", self.hang_timeout or 0.0, minimum=0)
@@ -90,7 +97,13 @@ class Launch:
         return HangWatch(folder, self.ranks, timeout, strict=self.hang_timeout is not None) if timeout else None
 
     def command(self, folder: Path, logs: Path) -> list[str]:
-        """Return the command: torchrun with the guard around the program. The ranks' output goes to ``logs``."""
+        """Return the command: torchrun with the guard around the program. The ranks' output goes to ``logs``.
+
+        A program that starts its ranks itself needs only the guard, and prints what it likes.
+        """
+        guarded = ["dpbook.runs.launch.guard", str(folder), *self.program]
+        if self.spawns:
+            return [sys.executable, "-u", "-m", *guarded]
         rendezvous = ["--standalone"]
         if self.nnodes > 1:
             rendezvous = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
@@ -99,8 +112,7 @@ class Launch:
         options = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", f"--log-dir={logs}"]
         if self.nproc > 1:  # rank 0 alone prints to the terminal
             options.append("--redirects=" + ",".join(f"{local}:3" for local in range(1, self.nproc)))
-        guarded = ["-m", "--", "dpbook.runs.launch.guard", str(folder), *self.program]
-        return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *rendezvous, *options, *guarded]
+        return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *rendezvous, *options, "-m", "--", *guarded]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the environment of the ranks: this process's own, with defaults for variables that it does not set."""
@@ -111,12 +123,14 @@ class Launch:
             # Without this init_process_group may return before all ranks have joined, and a hang there goes unseen.
             "TORCH_DIST_INIT_BARRIER": "1",
             **flight_recorder.VARIABLES,
+            **(machine.MALLOC_SETTINGS if self.spawns else {}),
             **os.environ,
             PARENT: str(os.getpid()),
             START_TIMEOUT_VARIABLE: str(self.start_timeout),
             CHECK_CALLS_VARIABLE: str(self.check_calls),
             REPORT_VARIABLE: str(folder / failure_files.TORCHRUN_REPORT_FILE),
             failure_files.PREEMPTION_VARIABLE: str(folder / failure_files.PREEMPTION_FILE),
+            **({SPAWNS_VARIABLE: str(len(self.ranks))} if self.spawns else {}),
             **self.variables,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])),
         }

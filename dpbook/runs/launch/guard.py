@@ -1,26 +1,27 @@
-"""Guard of a rank: torchrun starts it, and it runs a script or module and writes down how that ended.
+"""Guard of a script or module: it runs it, as a rank that torchrun has started, and writes down how that ended.
 
     python -m dpbook.runs.launch.guard FOLDER SCRIPT [arguments]
     python -m dpbook.runs.launch.guard FOLDER -m MODULE [arguments]
 
-The script needs no change, also if it starts its ranks itself: see `spawned_ranks`. Its error goes to FOLDER
-with the time, so that the launcher finds the first error of all ranks. If the rank is ended because another failed, its
-stack goes there; if the script finishes, an empty file does. The rank's last collectives go with each.
+The script needs no change. Its error goes to FOLDER with the time, so that the launcher finds the first error of all
+ranks. If the rank is ended because another failed, its stack goes there; if the script finishes, an empty file does.
+The rank's last collectives go with each.
 
-The environment variables of `dpbook.runs.launch.command` turn on more.
+The environment variables of `dpbook.runs.launch.command` turn on more. One says that the script starts its ranks itself
+(see `spawned_ranks`); the launch then starts a single guard, without torchrun.
 """
 
-import importlib.util
 import os
 import runpy
+import signal
 import sys
-import threading
 from pathlib import Path
 
 from dpbook.core import end_with_parent, exit_without_teardown, import_without_collection
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.rank_setup import begin_rank, end_rank, joins, write_error
-from dpbook.runs.launch.spawned_ranks import PATIENCE_SECONDS, Place, names_processes, wait_for_first, watch_processes
+from dpbook.runs.launch.command import SPAWNS_VARIABLE
+from dpbook.runs.launch.rank_setup import begin_rank, end_rank, write_error
+from dpbook.runs.launch.spawned_ranks import LaunchedScript, end_waiting_script, joining_process, watch_processes
 
 
 def main(arguments: list[str]) -> int:
@@ -28,13 +29,18 @@ def main(arguments: list[str]) -> int:
     end_with_parent()
     import_without_collection("torch", "torch._dynamo")  # the first optimizer that is made imports torch._dynamo
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    folder, rank = Path(arguments[0], failure_files.ATTEMPT_FOLDER.format(restarts)), int(os.environ["RANK"])
+    folder = Path(arguments[0], failure_files.ATTEMPT_FOLDER.format(restarts))
     folder.mkdir(parents=True, exist_ok=True)
-    evidence = begin_rank(folder, rank)
-    place, thread = Place.of_this_process(folder), threading.get_ident()
-    watch_processes(place, lambda: joins(thread), evidence.stop)
-    if rank != place.first and names_processes(_source(arguments)):
-        wait_for_first(place, evidence.stop, PATIENCE_SECONDS)
+    joining = None
+    if spawned := os.environ.get(SPAWNS_VARIABLE):
+        script = LaunchedScript(folder, int(spawned), None)
+        joining = joining_process(script)
+        end_waiting_script(script)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the ranks, which inherit this and may handle the signal
+    else:
+        script = LaunchedScript(folder, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+        begin_rank(folder, int(os.environ["RANK"]), script.world)
+    watch_processes(script)
     status: int = 0
     failure: BaseException | None = None
     try:
@@ -54,27 +60,16 @@ def main(arguments: list[str]) -> int:
             status = 1
     except BaseException as error:  # the launcher reports every kind of error
         status, failure = 1, error
-    started = place.status_of_started()
-    if started is not None:
-        status = started
+    if joining and joining.rank is not None:
+        joining.end(failure)
+    elif joining and script.any_failed():  # its error is the cause of the script's, or the script ignores it
+        status = status or 1
     elif status and failure:
-        text = write_error(folder, rank, failure)
+        text = write_error(folder, script.rank or 0, failure)
         print("" if isinstance(failure, SystemExit) else text, file=sys.stderr, end="")
-    if not status:
-        place.end_script()
-        end_rank(folder, rank)
+    elif script.rank is not None:
+        end_rank(folder, script.rank)
     return status
-
-
-def _source(arguments: list[str]) -> str | None:
-    """Return the path of the script or module, None if there is none."""
-    if arguments[1] != "-m":
-        return arguments[1]
-    try:
-        found = importlib.util.find_spec(arguments[2])
-    except (ImportError, ValueError):
-        return None
-    return found.origin if found else None
 
 
 if __name__ == "__main__":

@@ -75,6 +75,9 @@ def launch(
         memory, hangs = MemoryWatch(folder, spec.ranks), spec.hang_watch(folder)
         signals = [] if early_signals is None else early_signals
         signalled, hung, failed = _wait(child, folder, hangs, memory, signals)
+        if signalled or hung or child.returncode:
+            with suppress(ProcessLookupError):  # torchrun has ended its ranks; a script that starts them may not have
+                os.killpg(child.pid, signal.SIGKILL)
         reader.join(SHUTDOWN_TIMEOUT)
         attempt = failure_files.last_attempt(folder)
         has_logs = tidy_logs(logs)
@@ -95,7 +98,8 @@ def launch(
         elif not signalled and (folder / failure_files.PREEMPTION_FILE).exists():
             signalled = signal.SIGUSR1
             tell("ended after SIGUSR1; work may be left")
-        status = 128 + signalled if signalled else int(hung) or child.returncode
+        ended = child.returncode if child.returncode >= 0 else 128 - child.returncode  # without torchrun by a signal
+        status = 128 + signalled if signalled else int(hung) or ended
         return LaunchResult(status, (attempt / failure_files.STACK_FILE.format(0)).exists(), tuple(messages))
 
 

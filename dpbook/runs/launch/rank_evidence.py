@@ -53,7 +53,6 @@ class RankEvidence:
         self._folder, self._rank, self._stack = folder, rank, stack
         self._lock = threading.RLock()  # reentrant: a signal may interrupt the main thread while it holds the lock
         self._set_wakeup_fd, self._program_fd = signal.set_wakeup_fd, -1
-        self._stopped = False
 
     def watch(self) -> None:
         """Begin to watch; to be called from the main thread."""
@@ -67,18 +66,11 @@ class RankEvidence:
         os.register_at_fork(after_in_child=self._reset_after_fork)
         threading.Thread(target=self._run, args=(reader,), daemon=True, name="dpbook evidence").start()
 
-    def stop(self) -> None:
-        """Write nothing more: another process has become this rank."""
-        self._stopped = True
-        faulthandler.unregister(signal.SIGTERM)
-
     def write(self) -> None:
         """Write the last collectives, the error being handled, and then all stacks unless they are written already.
 
         The stacks are last: when the launcher finds them it ends the rank.
         """
-        if self._stopped:
-            return
         with self._lock:
             flight_recorder.write_calls(self._folder, self._rank)
             if error := _handled_error():
@@ -136,8 +128,6 @@ class RankEvidence:
 
     def _write_heartbeat(self, since: float, limit: float | None) -> None:
         """Write the time of the last progress, and torch's timeout of the collective that the rank waits in."""
-        if self._stopped:
-            return
         path = self._folder / failure_files.HEARTBEAT_FILE.format(self._rank)
         with suppress(OSError):  # the folder is gone, or its disk is full: no reason to end a run
             path.write_text(json.dumps({"since": since, "limit": limit}))

@@ -27,10 +27,10 @@ _ARCHIVE_WRITER = "inline_container.cc"
 _SERIALIZATION = os.path.join("torch", "serialization.py")
 
 
-def begin_rank(folder: Path, rank: int, *, anew: bool = True) -> RankEvidence:
+def begin_rank(folder: Path, rank: int, world: int, *, anew: bool = True) -> None:
     """Make this process a rank: its files in ``folder`` are new, and the environment's watches begin.
 
-    ``anew``: what a watcher has recorded of an earlier process of the rank is forgotten.
+    ``anew``: whether it is the first process of its rank, and the script has not begun in it.
     """
     for name in (
         failure_files.ERROR_FILE,
@@ -43,8 +43,7 @@ def begin_rank(folder: Path, rank: int, *, anew: bool = True) -> RankEvidence:
         (folder / name.format(rank)).unlink(missing_ok=True)
     stack = open(folder / failure_files.STACK_FILE.format(rank), "a")  # noqa: SIM115  # open until the process ends
     (folder / failure_files.PROCESS_ID_FILE.format(rank)).write_text(str(os.getpid()))
-    evidence = RankEvidence(folder, rank, stack)
-    evidence.watch()
+    RankEvidence(folder, rank, stack).watch()
     if start_timeout := float(os.environ.get(START_TIMEOUT_VARIABLE, 0)):
         watch_start(start_timeout, lambda: _give_up(folder, rank, start_timeout))
     if check_timeout := float(os.environ.get(CHECK_CALLS_VARIABLE, 0)):
@@ -52,8 +51,7 @@ def begin_rank(folder: Path, rank: int, *, anew: bool = True) -> RankEvidence:
 
         collective_check.install(timedelta(seconds=check_timeout))
     if watcher := os.environ.get(WATCHER_VARIABLE):
-        importlib.import_module(watcher).install(anew=anew)
-    return evidence
+        importlib.import_module(watcher).install(rank, world, anew=anew)
 
 
 def end_rank(folder: Path, rank: int) -> None:

@@ -15,17 +15,17 @@ from dpbook.runs.watching.hooks import TrainingHooks
 from dpbook.runs.watching.journal import REQUEST_VARIABLE, MomentOptions, Recorder, RecordingOptions, read_journal
 
 
-def install(*, anew: bool = True) -> None:
+def install(rank: int, world: int, *, anew: bool = True) -> None:
     """Watch this process until it ends, as the request in the environment variable says.
 
     Unless ``anew`` this is a process of the script, which has imported names already; it is not watched if an earlier
-    process of its rank has recorded something, which would be lost.
+    process of its rank has recorded an update, which would be lost.
     """
     rebind_names((after, before) for each in _installed for before, after in each.replaced)
     stop_watching()  # what watches the process from which this one was forked
     request = json.loads(os.environ[REQUEST_VARIABLE])
-    folder, rank, world = Path(request["folder"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if not anew and read_journal(folder, rank):
+    folder = Path(request["folder"])
+    if not anew and any(event["kind"] in ("step", "update") for event in read_journal(folder, rank)):
         return
     start = record_moments if request["moments"] else record_contents
     _installed.append(start(folder, rank, world, request["options"]))

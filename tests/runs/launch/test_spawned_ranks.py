@@ -1,4 +1,4 @@
-"""Are the processes that a script starts itself the ranks of a launch, and does the script run on once?"""
+"""With --spawns: are the processes that a script starts the ranks of the launch, and does the script run once?"""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dpbook.app import main
 from dpbook.ranks import held_port
 
 pytestmark = pytest.mark.processes
-HEAD = """import multiprocessing, os, sys
+HEAD = """import multiprocessing, os, sys, threading
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -50,11 +50,11 @@ if __name__ == "__main__":
 """
 
 
-def launched(folder, monkeypatch, text, *arguments, ranks=2):
+def launched(folder, monkeypatch, text, *arguments, ranks=2, spawns=("--spawns",)):
     """Launch a script that begins with `HEAD`; return the exit status and what it has noted."""
     monkeypatch.chdir(folder)
     (folder / "script.py").write_text(HEAD + text)
-    status = main(["launch", "--nproc", str(ranks), "script.py", *map(str, arguments)])
+    status = main(["launch", "--nproc", str(ranks), *spawns, "script.py", *map(str, arguments)])
     notes = folder / "notes"
     return status, notes.read_text().splitlines() if notes.exists() else []
 
@@ -70,21 +70,46 @@ def test_each_process_is_one_rank_whoever_starts_it_and_serves_the_store(tmp_pat
 
 
 OTHERS = """
+class Rank(mp.get_context("fork").Process):
+    def run(self):
+        add(1, 2, "a subclass", sys.argv[1])
+
 def prepare(number):
     note(f"prepared {number}")
+
+def save():
+    note("a thread of the rank")
+
+def rank_with_thread(rank):
+    assert not any(name.startswith(("TORCHELASTIC", "LOCAL_RANK", "WORLD_SIZE")) for name in os.environ)
+    add(rank, 2, "started in a thread", sys.argv[2])
+    if rank:
+        threading.Timer(0.2, save).start()
 
 if __name__ == "__main__":
     with mp.get_context("fork").Pool(1) as pool:
         pool.map(prepare, [7])
-    add(int(os.environ["RANK"]), 2, "launched")
+    ranks = [mp.get_context("fork").Process(target=rank_with_thread, args=(rank,)) for rank in range(2)]
+    starter = threading.Thread(target=lambda: [process.start() for process in ranks])
+    starter.start()
+    for process in [starter, *ranks]:
+        process.join()
+    note(f"{[process.exitcode for process in ranks]}")
+    other = Rank()
+    other.start()
+    add(0, 2, "the script itself", sys.argv[1])
+    other.join()
 """
 
 
 @pytest.mark.proof
-def test_processes_for_something_else_are_started_by_every_rank(tmp_path, monkeypatch):
-    status, notes = launched(tmp_path, monkeypatch, OTHERS)
+def test_every_process_that_joins_is_a_rank_and_ends_as_without_a_launch(tmp_path, monkeypatch):
+    addresses = [f"file://{tmp_path}/{name}" for name in ("first", "second")]
+    status, notes = launched(tmp_path, monkeypatch, OTHERS, *addresses)
     assert status == 0
-    assert notes == ["prepared 7"] * 2 + ["launched 11"] * 2
+    assert notes[0] == "prepared 7"
+    assert notes[1:5] == ["started in a thread 11"] * 2 + ["a thread of the rank", "[0, 0]"]
+    assert sorted(notes[5:]) == ["a subclass 11", "the script itself 11"]
 
 
 FAILS = """
@@ -105,14 +130,21 @@ if __name__ == "__main__":
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("ranks", "line"),
+    ("options", "line"),
     [
-        (2, "rank 1 failed first: ValueError: as said"),
-        (3, "InvalidArgument: --nproc must be the number of ranks that the script starts: 2, got 3"),
+        ({}, "rank 1 failed first: ValueError: as said"),
+        (
+            {"ranks": 3},
+            "InvalidArgument: --nproc must be the number of ranks that the script starts: 2, got 3",
+        ),
+        (
+            {"spawns": ()},
+            "the script starts its ranks itself, and torchrun has started others: add --spawns",
+        ),
     ],
 )
-def test_an_error_that_the_script_does_not_look_at_is_reported(tmp_path, monkeypatch, capfd, ranks, line):
+def test_an_error_that_the_script_does_not_look_at_is_reported(tmp_path, monkeypatch, capfd, options, line):
     with held_port() as port:
-        status, _ = launched(tmp_path, monkeypatch, FAILS, port, ranks=ranks)
+        status, _ = launched(tmp_path, monkeypatch, FAILS, port, **options)
     assert status == 1
     assert line in capfd.readouterr().err
