@@ -80,6 +80,7 @@ class Cluster:
 
     Attributes:
         network: link of one port of a node to the network.
+        per_node: accelerators in a node.
         ports: network ports of a node; by default one for each accelerator.
         utilisation: share of the peak that training reaches while it computes. Printed presets assume a half; published
             runs of large models report 38 to 46 %.

@@ -298,8 +298,8 @@ def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: flo
     if now >= memory.peak_time:
         x, y, words = scale(memory.peak_time), foot - memory.peak * up, f"peak {bytes_in_words(memory.peak)}"
         anchor = "end" if x - text_width(words, 12) > LEFT else None
-        yield rect(x - 1, y - 5, 2, 10, fill=palette.INK)
-        yield text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
+        label = text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
+        yield rect(x - 1, y - 5, 2, 10, fill=palette.INK) + label
 
 
 def _steps(edges: list[float], heights: list[float]) -> list[str]:
