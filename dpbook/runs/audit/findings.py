@@ -49,14 +49,9 @@ def untested(reason: str) -> CheckResult:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of the check ``name`` together with the claim that it tested.
+    """Result of the check ``name`` together with the claim about the run that it tested.
 
-    Attributes:
-        name: name of the check, for programs.
-        claim: statement about the run that the check tested.
-        result: what the check returned.
-        book: chapter that explains the claim.
-        because: name of the failed check that explains this failure, or None.
+    ``book`` is the chapter that explains the claim, and ``because`` the failed check that explains this failure.
     """
 
     name: str
@@ -102,7 +97,7 @@ class Verdict:
     """Verdict of an audit.
 
     Attributes:
-        findings: findings, failures first.
+        findings: failures first.
         updates: number of updates that were recorded.
         cost: share of an update that watching takes, or None if too few updates were recorded.
         stopped: number of the signal that stopped the run, or 0.

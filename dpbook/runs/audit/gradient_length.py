@@ -1,6 +1,6 @@
 """Length of a replayed gradient: is it that of a mean over the big batch, or N times as long or too short?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +9,7 @@ from dpbook.core import listed
 from dpbook.replicas import Array
 from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
-from dpbook.runs.audit.replay_gradients import ReplayGradients
+from dpbook.runs.audit.replay_gradients import Arrays, ReplayGradients
 from dpbook.runs.audit.update_losses import WrittenLength, usual_micro_batches, written_lengths, wrong_length
 from dpbook.runs.watching.journal import Event
 
@@ -127,9 +127,7 @@ def _before_clipping(update: Update, gradients: ReplayGradients, factor: float) 
     return before if abs(clipped - factor) < CLIP_TOLERANCE * abs(factor) else None
 
 
-def unclamped(
-    clips: Sequence[Event], applied: Mapping[str, Array], big: Mapping[str, Array]
-) -> dict[str, Array] | None:
+def unclamped(clips: Sequence[Event], applied: Arrays, big: Arrays) -> dict[str, Array] | None:
     """Return the gradient as it was before `torch.nn.utils.clip_grad_value_`.
 
     Elements at the limit become the big batch's, where these are beyond it. The elements inside the limit say how long
@@ -144,18 +142,15 @@ def unclamped(
     if not square:
         return None
     factor = sum(float(np.vdot(small[name], values[inside[name]])) for name, values in applied.items()) / square
-
-    def before(name: str, values: Array) -> Array:
+    before = {}
+    for name, values in applied.items():
         longer = (factor * big[name]).astype(values.dtype)
         beyond = ~inside[name] & (np.sign(longer) == np.sign(values)) & (np.abs(longer) >= limit)
-        return np.where(beyond, longer, values)
+        before[name] = np.where(beyond, longer, values)
+    return before
 
-    return {name: before(name, values) for name, values in applied.items()}
 
-
-def unclipped(
-    clips: Sequence[Event], applied: Mapping[str, Array], big: Mapping[str, Array]
-) -> dict[str, Array] | None:
+def unclipped(clips: Sequence[Event], applied: Arrays, big: Arrays) -> dict[str, Array] | None:
     """Return the gradient as it was before a script clipped groups of its parameters, each to a norm of its own.
 
     A tensor is longer or shorter than the big batch's by a common factor times the coefficient of one of ``clips``
@@ -183,7 +178,7 @@ def unclipped(
     return None
 
 
-def clipped_each(world: int, applied: Mapping[str, Array], big: Mapping[str, Array]) -> dict[str, Array] | None:
+def clipped_each(world: int, applied: Arrays, big: Arrays) -> dict[str, Array] | None:
     """Return the gradient as it was before a script clipped each of its tensors to one norm, by hand.
 
     The tensors that are shorter than the big batch's all have that norm, and no other exceeds it. None if not, or if a

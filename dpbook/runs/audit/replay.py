@@ -10,7 +10,6 @@ that yields the gradient of the step explains it.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
 
 import numpy as np
 
@@ -20,24 +19,19 @@ from dpbook.runs.audit.checks.means import DRAWN_WEIGHTS, drawn_weights, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, untested
 from dpbook.runs.audit.gradient_length import clipped_each, judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
-from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
+from dpbook.runs.audit.replay_gradients import Arrays, ReplayGradients, join_shards, load
 from dpbook.runs.audit.update_losses import losses_of
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
 
-Bound: TypeAlias = Mapping[str, Array]
-"""Rounding bound of each element of each parameter's gradient."""
 
-
-def scale(applied: Mapping[str, Array], other: Mapping[str, Array]) -> float:
+def scale(applied: Arrays, other: Arrays) -> float:
     """Return the factor by which ``other`` must be multiplied to be closest to ``applied`` (least squares)."""
     square = sum(float(np.vdot(each, each)) for each in other.values())
     along = sum(float(np.vdot(other[name], values.astype(np.float64))) for name, values in applied.items())
     return along / square if square else 1.0
 
 
-def largest_violation(
-    applied: Mapping[str, Array], other: Mapping[str, Array], bound: Bound, factor: float
-) -> tuple[str, float] | None:
+def largest_violation(applied: Arrays, other: Arrays, bound: Arrays, factor: float) -> tuple[str, float] | None:
     """Return the parameter that exceeds its bound the most, and its relative error; None if every one is within.
 
     The difference is that of ``applied`` and ``factor`` times ``other``; the bound is ``abs(factor)`` times ``bound``.
@@ -79,7 +73,7 @@ def explain_difference(
 
 
 def unexplained(
-    run: RunJournals, update: Update, gradients: ReplayGradients, rank: int, worst: tuple[str, float], bound: Bound
+    run: RunJournals, update: Update, gradients: ReplayGradients, rank: int, worst: tuple[str, float], bound: Arrays
 ) -> CheckResult:
     """Return the result for a gradient that is not the big batch's and that no known mistake yields.
 
@@ -140,10 +134,8 @@ def replay_findings(run: RunJournals, number: int) -> list[Finding]:
     if not updates:
         return [Finding(NAME, CLAIM, untested(f"update {number} was not seen"), BOOK)]
     # the optimizers inside a sharded one have different parameters on each rank
-    whole = [
-        update for update in updates if len({str(each["names"]) for each in run.optimizers[update.optimizer]}) == 1
-    ]
-    whole = whole or updates[:1]
+    names = {number: {str(each["names"]) for each in of_ranks} for number, of_ranks in run.optimizers.items()}
+    whole = [update for update in updates if len(names[update.optimizer]) == 1] or updates[:1]
     findings = []
     for update in whole:
         result, coupling = _replay(run, update), _coupling(update)
@@ -198,9 +190,8 @@ def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:
         return "no gradient could be seen on all ranks before it was averaged"
     if not all(np.isfinite(arrays[array_key("applied", name)]).all() for arrays in ranks for name in names):
         return "the gradient is not finite"
-    lines = tuple(
-        dict.fromkeys(each.split("|")[1] for arrays in ranks for each in arrays if each.startswith("divisors"))
-    )
+    divisors = (key for arrays in ranks for key in arrays if key.startswith("divisors"))
+    lines = tuple(dict.fromkeys(key.split("|")[1] for key in divisors))
     return ReplayGradients(ranks, names, lines) if lines else "no backward was seen"
 
 
@@ -251,9 +242,7 @@ def _judge(run: RunJournals, update: Update, gradients: ReplayGradients) -> Chec
     return judge_length(run, update, gradients, factor, agreement, before_clipping=bool(clipping))
 
 
-def _agreement(
-    applied: Mapping[str, Array], big: Mapping[str, Array], bound: Bound, factor: float, units: Mapping[str, float]
-) -> str:
+def _agreement(applied: Arrays, big: Arrays, bound: Arrays, factor: float, units: Mapping[str, float]) -> str:
     """Return the difference of two gradients in words: relative to the bound, and in ulps."""
     results = {}
     for name, values in applied.items():

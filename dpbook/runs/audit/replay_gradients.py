@@ -6,11 +6,15 @@ from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from dpbook.replicas import Array
 from dpbook.runs.watching.journal import array_key
+
+Arrays: TypeAlias = Mapping[str, Array]
+"""Values of one kind, by the name of their parameter."""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ class UpdateTimes:
         other: time outside of the other parts: data, logging, anything between two micro-batches.
         forwards, backwards: time for each micro-batch; a backward ends when its last gradient is ready.
         gaps: for each gradient of the last backward, in order of readiness: its number and the time since the previous.
-        after: time from the last sum of gradients to the end of the update: the wrapper's copies and the optimizer.
-        period: time of the whole update, including the time spent waiting for sums, which is in no other field.
+        after: from the last sum of gradients to the end of the update: the wrapper's copies and the optimizer.
+        period: the whole update, including the time spent waiting for sums, which is in no other field.
         early: whether a backward before the last one was synced too.
-        emulated: whether the sums came over an emulated link.
         own_calls: number of collectives that a line of the script calls by name.
     """
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from dpbook.collectives import AlphaBeta, Link, Topology, closed_forms, fit
 from dpbook.core import InvalidArgument, aligned, check_int, in_binary, milliseconds, plural
@@ -136,17 +137,13 @@ EQUIVALENT_RATIO = 1.01
 
 @dataclass(frozen=True)
 class ForecastRow:
-    """Forecast for one link, world size and sharding stage.
+    """Forecast of a step in seconds, for one link, number of ranks and sharding stage.
 
     Attributes:
-        link: name of the link.
-        world: number of ranks.
-        stage: sharding stage, 0 to 3.
-        step: seconds of a step.
-        exposed: seconds of communication that no computation hides.
+        exposed: communication that no computation hides.
         speedup: throughput relative to one rank.
         cap: best bucket cap in bytes, which the other fields assume (0: the script's own); None unless the stage is 0.
-        as_it_is: seconds of a step with the script's own cap; None unless the stage is 0.
+        as_it_is: step with the script's own cap; None unless the stage is 0.
     """
 
     link: str
@@ -161,16 +158,12 @@ class ForecastRow:
 
 @dataclass(frozen=True)
 class ForecastCheck:
-    """Forecast and measured seconds of a step of the unmodified script.
+    """Forecast and measured seconds of a step of the unmodified script, over an emulated link.
 
     Attributes:
-        link: name of the link.
-        world: number of ranks.
-        forecast: forecast seconds of a step.
-        measured: measured seconds of a step over the emulated link.
-        exposed: seconds of communication in the forecast that no computation hides.
-        waited: seconds for which a step waited without the emulated link. If they are close to ``exposed`` or above it,
-            the link is no slower than the real one, and the forecast is too low.
+        exposed: communication in the forecast that no computation hides.
+        waited: time for which a step waited without the emulated link. If it is close to ``exposed`` or above it, the
+            link is no slower than the real one, and the forecast is too low.
     """
 
     link: str
@@ -240,20 +233,18 @@ def bucket_limits(measured: MeasuredStep) -> tuple[int, int]:
 def simulate_buckets(measured: MeasuredStep, price: Price, cap: int, first: int, contention: float = 1.0) -> Timeline:
     """Simulate the measured step, without its ``other`` time, with buckets of these caps in bytes."""
     buckets = plan(tensors_of(measured.layers), cap, first)
-    return simulate_step(
-        measured.layers, buckets, price, accumulation=measured.accumulation, no_sync=measured.no_sync,
-        optimizer=measured.after, contention=contention,
-    )  # fmt: skip
+    return simulate_step(measured.layers, buckets, price, contention=contention, **_options(measured))
 
 
 def sweep_caps(measured: MeasuredStep, price: Price, contention: float = 1.0) -> CapSweep:
     """Sweep the caps up to the first one that puts all gradients into one bucket."""
     total = sum(tensor.nbytes for tensor in tensors_of(measured.layers))
     caps = CAPS[: bisect_left(CAPS, total) + 1]
-    return best_cap(
-        measured.layers, price, caps, accumulation=measured.accumulation, no_sync=measured.no_sync,
-        optimizer=measured.after, contention=contention,
-    )  # fmt: skip
+    return best_cap(measured.layers, price, caps, contention=contention, **_options(measured))
+
+
+def _options(measured: MeasuredStep) -> dict[str, Any]:
+    return {"accumulation": measured.accumulation, "no_sync": measured.no_sync, "optimizer": measured.after}
 
 
 def _sharded(measured: MeasuredStep, link: Connection, world: int, stage: int) -> Timeline:

@@ -7,7 +7,7 @@ shapes of the graph's nodes show some couplings.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -107,13 +107,11 @@ def _couples(loss: torch.Tensor, edges: list[GradientEdge], half: int) -> bool:
     if not parts:
         return False
     second = torch.autograd.grad(torch.stack(parts).sum(), edges, retain_graph=True, allow_unused=True)
-    within = _largest(each[:half] for each in second if each is not None)
-    across = _largest(each[half:] for each in second if each is not None)
+    within, across = (
+        max((float(each[rows].abs().max()) for each in second if each is not None and each[rows].numel()), default=0.0)
+        for rows in (slice(half), slice(half, None))
+    )
     return across > _RELATIVE * within
-
-
-def _largest(tensors: Iterable[torch.Tensor]) -> float:
-    return max((float(each.abs().max()) for each in tensors if each.numel()), default=0.0)
 
 
 def _first_activations(graph: list[Any], batch: int) -> list[GradientEdge]:
@@ -134,13 +132,7 @@ def _has_row_for_each(node: Any, batch: int) -> bool:
 def _has_side_effects(node: Any) -> bool:
     """Whether a node's backward may do more than compute: all but torch's own, whose names end in a digit."""
     name = str(node.name())
-    own = name[-1].isdigit() or name == "torch::autograd::AccumulateGrad"
-    return (
-        not own
-        or _HOOKED in node.metadata
-        or any(_is_packed(node, saved) for saved in dir(node) if saved.startswith("_raw_saved_"))
-    )
-
-
-def _is_packed(node: Any, saved: str) -> bool:
-    return getattr(getattr(node, saved), "unpack_hook", None) is not None
+    if _HOOKED in node.metadata or not (name[-1].isdigit() or name == "torch::autograd::AccumulateGrad"):
+        return True
+    saved = (getattr(node, attribute) for attribute in dir(node) if attribute.startswith("_raw_saved_"))
+    return any(getattr(each, "unpack_hook", None) is not None for each in saved)

@@ -54,6 +54,7 @@ class TrainingHooks:
     A forward inside another, and a forward or backward inside a backward (a re-entrant checkpoint), are part of it.
 
     Attributes:
+        listeners: objects whose methods are called at each event.
         wrappers: wrappers that average gradients over ranks, by id.
         in_backward: whether a backward runs: an optimizer may step in it, as soon as a gradient is complete.
     """
@@ -61,7 +62,7 @@ class TrainingHooks:
     def __init__(self, recorder: Recorder) -> None:
         self.wrappers: dict[int, nn.Module] = {}
         self._recorder = recorder
-        self._listeners: list[TrainingListener] = []
+        self.listeners: list[TrainingListener] = []
         self._watched: dict[int, weakref.ref[nn.Module]] = {}
         self._forward = threading.local()
         self.in_backward = False
@@ -72,10 +73,6 @@ class TrainingHooks:
         recorder.after(Optimizer, "__init__", self._optimizer_created)
         recorder.on_close(register_optimizer_step_pre_hook(self._step_begins).remove)
         recorder.on_close(register_optimizer_step_post_hook(self._step_ends).remove)
-
-    def add(self, listener: TrainingListener) -> None:
-        """Call ``listener`` at each event from now on."""
-        self._listeners.append(listener)
 
     @property
     def in_wrapper(self) -> bool:
@@ -110,7 +107,7 @@ class TrainingHooks:
     def _optimizer_created(self, result: None, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         with self._recorder.watching():
             modules = self.watch(optimizer)
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.optimizer_created(optimizer, modules)
 
     def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +124,7 @@ class TrainingHooks:
             watched = self._watched.get(id(module))
             if watched is None or not outermost or not torch.is_grad_enabled() or watched() is not module:
                 return call(module, *args, **kwargs)
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.forward_begins(module, [args, kwargs])
             self._forward.inner = id(getattr(module, "_orig_mod", None)) in self.wrappers  # compiled: not called
             self._forward.running = True
@@ -135,7 +132,7 @@ class TrainingHooks:
                 return call(module, *args, **kwargs)
             finally:
                 self._forward.running = False
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.forward_ends(module)
 
         return __call__
@@ -145,14 +142,14 @@ class TrainingHooks:
         def watch_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if self.in_backward:
                 return backward(tensors, *args, **kwargs)
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.backward_begins(tensors, args[0] if args else kwargs.get("grad_tensors"))
             self.in_backward = True
             try:
                 return backward(tensors, *args, **kwargs)
             finally:
                 self.in_backward = False
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.backward_ends()
 
         return watch_backward
@@ -178,12 +175,12 @@ class TrainingHooks:
         """Call the listeners once a step: an optimizer such as L-BFGS calls its closure several times."""
         if id(optimizer) not in self._ready:
             self._ready.add(id(optimizer))
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.step_begins(optimizer)
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._gradients_are_ready(optimizer)  # unless the optimizer has not called its closure
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.step_ends(optimizer)
 
 
@@ -220,7 +217,7 @@ def owners(parameters: Sequence[torch.Tensor]) -> Owners:
 
 
 def _ids(module: nn.Module) -> set[int]:
-    return {id(parameter) for parameter in module.parameters()}
+    return set(map(id, module.parameters()))
 
 
 FURTHER_WRAPPERS = ("OptimizedModule", "DataParallel")

@@ -52,15 +52,12 @@ def stop_watching() -> None:
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
     """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
     from dpbook.runs.watching.calls import Calls, GatheredCopies
-    from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
+    from dpbook.runs.watching.local_gradients import LocalGradients
     from dpbook.runs.watching.passes import PassRecorder
     from dpbook.runs.watching.updates import Updates
 
     recorder = Recorder(folder, rank, RecordingOptions(**options))
-    hooks = TrainingHooks(recorder)
-    gradients, copies = LocalGradients(recorder.options.replay > 0), GatheredCopies(recorder)
-    recorder.on_close(gradients.stop)
-    ShardedGradients(recorder, gradients)
+    hooks, copies, gradients = TrainingHooks(recorder), GatheredCopies(recorder), LocalGradients(recorder)
     PassRecorder(recorder, hooks, gradients, copies)
     Calls(recorder, copies)
     Updates(recorder, hooks, gradients, world)
@@ -86,20 +83,16 @@ def recording(folder: Path | str, *, audit: bool = False, **options: Any) -> Ite
     report, and ``dpbook audit --read FOLDER`` judges an audit's recording. Raises `InvalidArgument` where the ranks are
     not known.
     """
-    rank, world = _place()
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    known = [(os.environ[rank], os.environ[world]) for rank, world in _RANK_AND_WORLD if {rank, world} <= {*os.environ}]
+    if dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
+    elif known:
+        rank, world = map(int, known[0])
+    else:
+        expected = "set by what starts the ranks, such as torchrun or srun"
+        raise InvalidArgument("RANK and WORLD_SIZE", "not set", expected)
     recorder = (record_contents if audit else record_moments)(Path(folder), rank, world, options)
     try:
         yield recorder
     finally:
         recorder.close()
-
-
-def _place() -> tuple[int, int]:
-    """Return this rank and the number of ranks."""
-    if dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    for rank, world in _RANK_AND_WORLD:
-        if rank in os.environ and world in os.environ:
-            return int(os.environ[rank]), int(os.environ[world])
-    raise InvalidArgument("RANK and WORLD_SIZE", "not set", "set by what starts the ranks, such as torchrun or srun")

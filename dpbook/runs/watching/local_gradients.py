@@ -47,18 +47,22 @@ class GradientSums:
 class LocalGradients:
     """Sums of local gradients, from hooks on parameters that run after the script's own hooks.
 
-    The hooks exist only while ``enabled`` is True.
+    The hooks exist only while ``enabled`` is True: with the option ``replay``, until its update has been saved.
     """
 
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
+    def __init__(self, recorder: Recorder) -> None:
+        self.enabled = recorder.options.replay > 0
         self._sums: dict[int, GradientSums] = {}
         self._parameters: dict[int, torch.Tensor] = {}
         self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._divisor, self._line, self._number = 1.0, "", 0
+        self._unsharded: dict[int, torch.Tensor] = {}  # gradients of `fully_shard` that accumulate over backwards
+        recorder.on_close(self.stop)
+        if self.enabled and FSDPParamGroup is not None:
+            recorder.replace(FSDPParamGroup, "post_backward", self._wrap_post_backward)
 
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Record the parameters of an optimizer; sharded ones are recorded by `ShardedGradients`."""
+        """Record the parameters of an optimizer; those of `fully_shard` need no hook of their own."""
         if self.enabled:
             self._parameters |= {id(each): each for each in parameters if not is_sharded(each)}
 
@@ -75,11 +79,30 @@ class LocalGradients:
     def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor | None], None]:
         def hook(gradient: torch.Tensor | None) -> None:
             if gradient is not None:  # it is None for an output that the loss does not use, see `LocalGradientSums`
-                self.add(parameter, _dense(gradient).double(), gradient.dtype)
+                self._add(parameter, _dense(gradient).double(), gradient.dtype)
 
         return hook
 
-    def add(self, parameter: torch.Tensor, gradient_sum: torch.Tensor, dtype: torch.dtype) -> None:
+    def _wrap_post_backward(self, post_backward: Callable[..., Any]) -> Callable[..., Any]:
+        def watch_group(group: Any, *args: Any) -> Any:
+            if not self.enabled:
+                return post_backward(group, *args)
+            parameters = {id(each): each for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
+            for number, each in parameters.items():
+                gradient = each._unsharded_param.grad
+                if gradient is not None:
+                    total = gradient.detach().double()
+                    self._add(each.sharded_param, total - self._unsharded.get(number, 0), gradient.dtype)
+                    self._unsharded[number] = total
+            result = post_backward(group, *args)
+            for number, each in parameters.items():  # a gradient that was scattered or offloaded is not accumulated
+                if each._unsharded_param.grad is None:
+                    self._unsharded.pop(number, None)
+            return result
+
+        return watch_group
+
+    def _add(self, parameter: torch.Tensor, gradient_sum: torch.Tensor, dtype: torch.dtype) -> None:
         """Add a gradient of ``parameter`` on this rank: ``gradient_sum`` is float64, computed in ``dtype``."""
         sums = self._sums.get(id(parameter))
         if sums is None or self._is_cleared(parameter, sums):
@@ -154,33 +177,3 @@ def _to_numpy(gradient: torch.Tensor) -> np.ndarray:
     dense = _dense(local_part(gradient))
     array: np.ndarray = dense.to(torch.float64 if dense.dtype == torch.float64 else torch.float32).cpu().numpy()
     return array
-
-
-class ShardedGradients:
-    """Adds the gradients of `fully_shard` to ``gradients``; one that accumulates over backwards is added once."""
-
-    def __init__(self, recorder: Recorder, gradients: LocalGradients) -> None:
-        self._gradients = gradients
-        self._waiting: dict[int, torch.Tensor] = {}
-        if gradients.enabled and FSDPParamGroup is not None:
-            recorder.replace(FSDPParamGroup, "post_backward", self._wrap_post_backward)
-
-    def _wrap_post_backward(self, post_backward: Callable[..., Any]) -> Callable[..., Any]:
-        def watch_group(group: Any, *args: Any) -> Any:
-            if not self._gradients.enabled:
-                return post_backward(group, *args)
-            parameters = {id(each): each for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
-            for number, each in parameters.items():
-                gradient = each._unsharded_param.grad
-                if gradient is not None:
-                    total = gradient.detach().double()
-                    added = total - self._waiting.get(number, 0)
-                    self._gradients.add(each.sharded_param, added, gradient.dtype)
-                    self._waiting[number] = total
-            result = post_backward(group, *args)
-            for number, each in parameters.items():  # a gradient that was scattered or offloaded is not accumulated
-                if each._unsharded_param.grad is None:
-                    self._waiting.pop(number, None)
-            return result
-
-        return watch_group

@@ -7,6 +7,7 @@ divisor is part of that.
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -48,66 +49,69 @@ class Reduction:
     shape: tuple[int, ...]
 
 
+class _UnknownNodeError(Exception):
+    """Raised if it is not known by what a node divides the terms of a loss."""
+
+
 def reductions(loss: torch.Tensor) -> list[Reduction] | None:
     """Return every mean or sum in ``loss``, in the order of the graph; None if the graph has a node that is not known.
 
     A product with a tensor of several elements is such a node, because its factor is no constant.
     """
-    parts: list[Reduction] = []
-    try:
-        known = loss.grad_fn is not None and _walk((loss.grad_fn, loss.output_nr), 1.0, parts, 0)
-    except (RuntimeError, AttributeError):  # saved tensors may be packed by hooks, or have other names
+    if loss.grad_fn is None:
         return None
-    return parts if known and parts else None
+    try:
+        return list(_walk((loss.grad_fn, loss.output_nr), 1.0, 0)) or None
+    except (_UnknownNodeError, RuntimeError, AttributeError):  # saved tensors may be packed, or have other names
+        return None
 
 
-def _walk(edge: Edge, divisor: float, parts: list[Reduction], depth: int) -> bool:
-    """Append the means and sums below ``edge`` to ``parts``; return whether all nodes are known.
+def _name(node: Any) -> str:
+    """Return the name of a node's class, without the number at its end."""
+    return str(node.name()).rstrip("0123456789")
 
-    ``divisor`` is the product of the divisors above the edge.
-    """
+
+def _walk(edge: Edge, divisor: float, depth: int) -> Iterator[Reduction]:
+    """Yield the means and sums below ``edge``; ``divisor`` is the product of the divisors above it."""
     node, output = edge
-    name = str(node.name()).rstrip("0123456789")
+    name = _name(node)
     below = [each for each in node.next_functions if each[0] is not None]
     if depth > _MAX_DEPTH:
-        return False
+        raise _UnknownNodeError
     if name == _SINK:  # its first input is no tensor; it has an edge for each input that needs a gradient
-        return _walk(below[sum(node.needs_input_grad[: output + 1])], divisor, parts, depth + 1)
-    if name in _PLAIN and len(below) == 1:
-        return _walk(below[0], divisor, parts, depth + 1)
-    if name in _SPREAD:
-        losses = [each for each in below if "AccumulateGrad" not in str(each[0].name())]  # a leaf is a parameter
-        return all(_walk(each, divisor, parts, depth + 1) for each in losses)
-    if name in ("MulBackward", "DivBackward") and len(below) == 1:
+        yield from _walk(below[sum(node.needs_input_grad[: output + 1])], divisor, depth + 1)
+    elif name in _PLAIN and len(below) == 1:
+        yield from _walk(below[0], divisor, depth + 1)
+    elif name in _SPREAD:
+        for each in below:
+            if "AccumulateGrad" not in str(each[0].name()):  # a leaf is a parameter
+                yield from _walk(each, divisor, depth + 1)
+    elif name in ("MulBackward", "DivBackward") and len(below) == 1:
         factor = _constant(node)
         if factor is None or (not factor and name == "DivBackward"):
-            return False
-        if not factor:  # no term, as of a weight that has yet to grow, or of parameters that are only to be used
-            return True
-        return _walk(below[0], divisor / factor if name == "MulBackward" else divisor * factor, parts, depth + 1)
-    if name in ("MeanBackward", "SumBackward"):
-        return _mean_or_sum(node, name, below, divisor, parts, depth)
-    terms = _terms_of_loss(node)
-    if terms is None:
-        return False
-    count, mean, shape = terms
-    parts.append(Reduction(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean, shape))
-    return True
+            raise _UnknownNodeError
+        if factor:  # else there is no term, as of a weight that has yet to grow, or of parameters only to be used
+            yield from _walk(below[0], divisor / factor if name == "MulBackward" else divisor * factor, depth + 1)
+    elif name in ("MeanBackward", "SumBackward"):
+        yield from _mean_or_sum(node, below, divisor, depth)
+    else:
+        terms, mean, shape = _terms_of_loss(node)
+        yield Reduction(name.removesuffix("Backward"), terms, divisor * (terms if mean else 1.0), mean, shape)
 
 
-def _mean_or_sum(node: Any, name: str, below: list[Edge], divisor: float, parts: list[Reduction], depth: int) -> bool:
-    sizes = tuple(map(int, node._saved_self_sym_sizes))
-    number = float(math.prod(sizes))
-    whole = divisor * number if name == "MeanBackward" else divisor
+def _mean_or_sum(node: Any, below: list[Edge], divisor: float, depth: int) -> Iterator[Reduction]:
+    name, sizes = _name(node), tuple(map(int, node._saved_self_sym_sizes))
+    mean, number = name == "MeanBackward", float(math.prod(sizes))
+    whole = divisor * number if mean else divisor
     if below and _over_examples(below[0][0]):  # the number of examples is in that one
-        return False
-    nested = below and str(below[0][0].name()).rstrip("0123456789") in ("StackBackward", "CatBackward")
-    if (number == 1 or nested) and below and _walk(below[0], whole, parts, depth + 1):
-        return True
-    terms = number if name == "MeanBackward" else _unmasked(below, number)
+        raise _UnknownNodeError
+    if below and (number == 1 or _name(below[0][0]) in ("StackBackward", "CatBackward")):
+        with suppress(_UnknownNodeError):
+            yield from list(_walk(below[0], whole, depth + 1))
+            return
+    terms = number if mean else _unmasked(below, number)
     shape = sizes if terms == number else ()
-    parts.append(Reduction(name.removesuffix("Backward"), terms, whole, name == "MeanBackward", shape))
-    return True
+    yield Reduction(name.removesuffix("Backward"), terms, whole, mean, shape)
 
 
 def _over_examples(node: Any) -> bool:
@@ -140,25 +144,23 @@ def _constant(node: Any) -> float | None:
     return None
 
 
-def _terms_of_loss(node: Any) -> tuple[float, bool, tuple[int, ...]] | None:
-    """Return the number of terms of a loss function's node, whether it takes their mean, and their shape, or None."""
+def _terms_of_loss(node: Any) -> tuple[float, bool, tuple[int, ...]]:
+    """Return the number of terms of a loss function's node, whether it takes their mean, and their shape.
+
+    The terms of a negative log likelihood are its targets that are not ignored, or their total weight.
+    """
     reduction = getattr(node, "_saved_reduction", None)
     if reduction not in (MEAN, SUM):
-        return None
-    if hasattr(node, "_saved_total_weight"):
-        weight, target = _total_weight(node, reduction), node._saved_target
-        return weight, reduction == MEAN, tuple(target.shape) if weight == target.numel() else ()
-    terms = node._saved_self
-    return float(terms.numel()), reduction == MEAN, tuple(terms.shape)
-
-
-def _total_weight(node: Any, reduction: int) -> float:
-    """Return the total weight of a negative log likelihood; without weights, the number of targets not ignored."""
+        raise _UnknownNodeError
+    if not hasattr(node, "_saved_total_weight"):
+        terms = node._saved_self
+        return float(terms.numel()), reduction == MEAN, tuple(terms.shape)
+    target, ignored = node._saved_target, int(node._saved_ignore_index)
     if reduction == MEAN or node._saved_weight is not None:
-        return float(node._saved_total_weight)
-    ignored = int(node._saved_ignore_index)
-    ignored = ignored - 2**64 if ignored >= 2**63 else ignored
-    return float((node._saved_target != ignored).sum())
+        weight = float(node._saved_total_weight)
+    else:
+        weight = float((target != (ignored - 2**64 if ignored >= 2**63 else ignored)).sum())
+    return weight, reduction == MEAN, tuple(target.shape) if weight == target.numel() else ()
 
 
 _VIEWS = (*_PLAIN, "TBackward", "TransposeBackward", "PermuteBackward", "ExpandBackward")
@@ -178,7 +180,7 @@ def nodes(loss: torch.Tensor) -> Iterator[Any]:
 
 def is_parameter(node: Any) -> bool:
     """Whether a node's output is a leaf, such as a parameter, or a view of one."""
-    while str(node.name()).rstrip("0123456789") in _VIEWS and node.next_functions[0][0] is not None:
+    while _name(node) in _VIEWS and node.next_functions[0][0] is not None:
         node = node.next_functions[0][0]
     return "AccumulateGrad" in str(node.name())
 

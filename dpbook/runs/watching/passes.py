@@ -42,12 +42,11 @@ class PassRecorder(TrainingListener):
         self._losses: dict[Any, tuple[str, bool | None]] = {}
         self._drawn = self._losses_of_update = 0
         self._parts: dict[int, set[int]] = {}  # offsets of an update's inputs, by the storage that they are part of
-        hooks.add(self)
+        hooks.listeners.append(self)
         if gradients.enabled:
             recorder.replace(torch.Tensor, "register_hook", mark_hooks)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
-        """Read the state in which the forward begins."""
         self._begun = None
         if not self._recorder.active or not module.training:
             return
@@ -69,7 +68,6 @@ class PassRecorder(TrainingListener):
             }
 
     def forward_ends(self, module: nn.Module) -> None:
-        """Write the forward to the journal."""
         state, self._begun = self._begun, None
         if state is not None:
             with self._recorder.watching():
@@ -80,13 +78,11 @@ class PassRecorder(TrainingListener):
                 self._modules.add(module)
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
-        """Write the backward to the journal, with the divisor of its loss."""
         if self._recorder.active:
             with self._recorder.watching():
                 self._note_backward([tensors] if isinstance(tensors, torch.Tensor) else list(tensors), grad_tensors)
 
     def backward_ends(self) -> None:
-        """Keep what it leaves for the replay."""
         with self._recorder.watching():
             self._gradients.end()
 

@@ -82,10 +82,11 @@ class StepSpans:
         finally:
             self.close(span)
 
-    def note_stream(self) -> None:
-        """Note the stream that trains: only what is called on it can make it wait."""
-        if self.device.type != "cpu":
-            self.stream = torch.accelerator.current_stream(self.device)
+    def begin(self, device: torch.device) -> None:
+        """Begin to collect spans; only what is called on the current stream, which trains, can make it wait."""
+        self.device, self.active = device, True
+        if device.type != "cpu":
+            self.stream = torch.accelerator.current_stream(device)
 
     @property
     def on_training_stream(self) -> bool:
@@ -107,21 +108,19 @@ class LoaderSpans:
         self._spans = spans
         recorder.replace(DataLoader, "__iter__", spans.during("loader"))
         recorder.replace(_BaseDataLoaderIter, "__next__", self._watch_next)
-        recorder.after(_BaseDataLoaderIter, "__next__", self._count)
 
     def _watch_next(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(load)
         def watched(iterator: Any) -> Any:
             with self._spans.during("loader", name=READY if _is_ready(iterator) else ""):
-                return load(iterator)
+                batch = load(iterator)
+            self.workers = iterator._num_workers
+            first = next(tensors_in(batch), None)
+            if first is not None and first.dim():
+                self.examples += len(first)
+            return batch
 
         return watched
-
-    def _count(self, batch: Any, iterator: Any) -> None:
-        self.workers = iterator._num_workers
-        first = next(tensors_in(batch), None)
-        if first is not None and first.dim():
-            self.examples += len(first)
 
 
 def _is_ready(iterator: Any) -> bool:

@@ -178,7 +178,7 @@ class UpdateMarks(TrainingListener):
         self._pending: deque[UpdateRecord] = deque()
         self._described = 0
         recorder.on_close(self._finish)
-        self._hooks.add(self)
+        self._hooks.listeners.append(self)
 
     def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
         """Mark the moment at which each of its gradients is ready, from now on."""
@@ -192,9 +192,7 @@ class UpdateMarks(TrainingListener):
                 self._tensors.append(asdict(specification(owners.names[id(parameter)], parameter)))
                 self._known.add(id(parameter))
         if self._previous_end is None and parameters:
-            self._spans.device = parameters[0].device
-            self._spans.note_stream()
-            self._spans.active = True
+            self._spans.begin(parameters[0].device)
             self._previous_end = moment(self._spans.device)
 
     def _mark(self, kind: str | int, at: DeviceMoment | None = None) -> None:
@@ -208,7 +206,6 @@ class UpdateMarks(TrainingListener):
             self._mark(number)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
-        """Mark it; it may be the first of an update."""
         self._begin("forward")
         if self._spans.active:
             self._record.models.add(id(module))
@@ -221,7 +218,6 @@ class UpdateMarks(TrainingListener):
         self._spans.close(self._open.pop("forward", None))
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
-        """Mark it, and note whether it will be averaged."""
         if self._tensors:
             self._buckets.prepare()
             self._begin("backward")

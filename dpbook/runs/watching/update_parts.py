@@ -185,7 +185,7 @@ def split(updates: Sequence[Sequence[UpdateOnRank]]) -> dict[str, NDArray[np.flo
     def seconds(value: Callable[[UpdateOnRank], float]) -> NDArray[np.float64]:
         return np.array([[float(value(one)) for one in ranks] for ranks in updates])
 
-    blocked = seconds(lambda one: length(one.blocked))
+    blocked, step = seconds(lambda one: length(one.blocked)), seconds(lambda one: one.seconds)
     exposed = np.array([_exposed(ranks) for ranks in updates]).reshape(blocked.shape)
     parts = {
         "computation": seconds(lambda one: length(one.computation)),
@@ -194,7 +194,6 @@ def split(updates: Sequence[Sequence[UpdateOnRank]]) -> dict[str, NDArray[np.flo
         "loader": seconds(lambda one: length(one.loader)),
         "optimizer": seconds(lambda one: length(one.updating)),
     }
-    step = seconds(lambda one: one.seconds)
     return parts | {"rest": step - sum(parts.values()), "hidden": seconds(lambda one: one.hidden), "step": step}
 
 

@@ -88,23 +88,21 @@ class Updates(TrainingListener):
         self._created = self._saved = 0
         self._sent: int | None = None  # collectives before the last step; None after the next pass has begun
         self._sent_after: set[int] = set()  # optimizers after whose last step the script has sent something
-        hooks.add(self)
+        hooks.listeners.append(self)
 
     def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
-        """Follow the gradients of its parameters from now on."""
         self._created += 1
         self._gradients.follow(parameters_of(optimizer))
         self._local_sums.follow(parameters_of(optimizer))
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
-        """Look whether the script has sent something since the last step: it may have been parameters."""
         self._look_for_collectives()
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
-        """Look for it here if no forward was seen."""
         self._look_for_collectives()
 
     def _look_for_collectives(self) -> None:
+        """Look whether the script has sent something since the last step: it may have been parameters."""
         if self._sent is not None and self._recorder.collectives > self._sent:
             self._sent_after = {each.number for each in self._watched.values()}
         self._sent = None

@@ -20,11 +20,8 @@ Reporter = Callable[[str], None]
 def with_hooks(spec: Launch, folder: Path, options: Mapping[str, Any], *, moments: bool) -> Launch:
     """Return the launch with hooks in its ranks, which leave journals in ``folder``.
 
-    Args:
-        spec: launch of the script.
-        folder: folder for the journals of the ranks.
-        options: options of the recording, as in `dpbook.runs.watching.installation`.
-        moments: record the moments of each update, for a forecast or a report, and not the contents, for an audit.
+    They record the ``moments`` of each update, for a forecast or a report, or the contents, for an audit; ``options``
+    are those of `dpbook.runs.watching.recording`.
     """
     request = json.dumps({"folder": str(folder.resolve()), "moments": moments, "options": dict(options)})
     watcher = {WATCHER_VARIABLE: "dpbook.runs.watching.installation", REQUEST_VARIABLE: request}
@@ -40,12 +37,9 @@ def launch_watched(
     progress: Callable[[], str | None],
     report: Reporter,
 ) -> tuple[LaunchResult, str]:
-    """Launch ``spec`` with hooks; return its result, and the reason if it failed.
+    """Launch ``spec`` with hooks, see `with_hooks`; return its result, and the reason if it failed.
 
-    Args:
-        spec, folder, options, moments: as for `with_hooks`.
-        progress: returns a sentence on the progress for ``report`` every `PROGRESS_SECONDS`, or None to end that.
-        report: receives these sentences.
+    Every `PROGRESS_SECONDS` ``report`` receives the sentence that ``progress`` returns, until it returns None.
     """
     finished = threading.Event()
 

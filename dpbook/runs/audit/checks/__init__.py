@@ -5,36 +5,13 @@ from dpbook.runs.audit.findings import Finding, RunCheck
 from dpbook.runs.audit.journals import RunJournals
 
 CHECKS: tuple[RunCheck, ...] = (
-    averaging.group,
-    averaging.start,
-    data.examples,
-    data.parts,
-    data.epochs,
-    data.batches,
-    data.evaluation,
-    means.losses,
-    means.mean,
-    averaging.unused,
-    averaging.twice,
-    averaging.sync,
-    averaging.clip,
-    averaging.scaled,
-    averaging.scaler,
-    averaging.gradients,
-    averaging.rates,
-    averaging.replicas,
-    averaging.moves,
-    averaging.buffers,
-    averaging.overlap,
-    step.random,
-    step.scheduler,
-    step.finite,
-    step.gathered,
-    step.collectives,
-    step.devices,
-    step.watching,
-    step.end,
-)
+    averaging.group, averaging.start,
+    data.examples, data.parts, data.epochs, data.batches, data.evaluation,
+    means.losses, means.mean,
+    averaging.unused, averaging.twice, averaging.sync, averaging.clip, averaging.scaled, averaging.scaler,
+    averaging.gradients, averaging.rates, averaging.replicas, averaging.moves, averaging.buffers, averaging.overlap,
+    step.random, step.scheduler, step.finite, step.gathered, step.collectives, step.devices, step.watching, step.end,
+)  # fmt: skip
 
 
 def check_findings(run: RunJournals) -> list[Finding]:
