@@ -54,6 +54,8 @@ def page(marks: Marks) -> str:
 
 
 def _contest(task: str, title: str, check: str, entries: Sequence[tuple[str, ParResult]]) -> Contest:
+    from dpbook.figures import play
+
     places: list[tuple[int, ParResult, list[str]]] = []
     place = 1
     for _, group in groupby(entries, key=lambda entry: entry[1].value):
@@ -61,14 +63,11 @@ def _contest(task: str, title: str, check: str, entries: Sequence[tuple[str, Par
         places.append((place, reached[0], list(codes)))
         place += len(codes)
     by_schedule: dict[str, list[str]] = {}
-    for who, result in entries:
+    for one, result in entries:
         if result.schedule:
-            by_schedule.setdefault(result.schedule, []).append(who)
-    players = [(_player(schedule), sorted(codes)) for schedule, codes in list(by_schedule.items())[:PLAYERS]]
+            by_schedule.setdefault(result.schedule, []).append(one)
+    players = []
+    for schedule, who in list(by_schedule.items())[:PLAYERS]:
+        film = play(from_json(schedule))._repr_mimebundle_()[0]["text/html"]
+        players.append((str(film), sorted(who)))
     return Contest(task, title, check, number_in_words(entries[0][1].par), places, players)
-
-
-def _player(schedule: str) -> str:
-    from dpbook.figures import play
-
-    return str(play(from_json(schedule))._repr_mimebundle_()[0]["text/html"])

@@ -47,7 +47,7 @@ class Frames:
 
     def __init__(self, sock: socket.socket, late: Callable[[], None] = lambda: None, look: float | None = None) -> None:
         self._sock, self._late = sock, late
-        self._rest = b""
+        self._buffer = bytearray()
         self._patience = None if look is None else 1e3 * look
         self._arrivals = select.poll()  # who waits in recv is also woken when the other end has read what was sent
         self._arrivals.register(sock, select.POLLIN)
@@ -65,44 +65,37 @@ class Frames:
 
     def receive(self) -> tuple[bytes, memoryview]:
         """Return the next frame. Raises `Ended`, and `BadFrame` for one that is too large."""
-        while len(self._rest) < _LENGTHS.size:
-            self._rest += self._read(_AT_ONCE)
-        text, data = _LENGTHS.unpack_from(self._rest)
+        self._fill(_LENGTHS.size)
+        text, data = _LENGTHS.unpack_from(self._buffer)
         if text > MAX_TEXT or data > MAX_FRAME_BYTES:
             raise BadFrame(f"{text + data:,} bytes at once, more than the limit of {MAX_FRAME_BYTES:,}")
-        parts, size, wanted = [self._rest], len(self._rest), _LENGTHS.size + text + data
-        while size < wanted:
-            parts.append(self._read(max(_AT_ONCE, wanted - size)))
-            size += len(parts[-1])
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._rest = whole[wanted:]
         begin = _LENGTHS.size + text
-        return whole[_LENGTHS.size : begin], memoryview(whole)[begin:wanted]
+        self._fill(begin + data)
+        frame, self._buffer = self._buffer[: begin + data], self._buffer[begin + data :]
+        return bytes(frame[_LENGTHS.size : begin]), memoryview(frame)[begin:]
 
     def wait(self) -> None:
         """Wait until data arrives or the other end has closed the socket."""
         while not self._arrivals.poll(self._patience):
             self._late()
 
-    def _read(self, most: int) -> bytes:
-        self.wait()
-        try:
-            part = self._sock.recv(min(most, 2**20))
-        except OSError:
-            part = b""
-        if not part:
-            raise Ended
-        return part
+    def _fill(self, size: int) -> None:
+        """Read until the buffer holds ``size`` bytes. Raises `Ended`."""
+        while len(self._buffer) < size:
+            self.wait()
+            try:
+                part = self._sock.recv(min(max(_AT_ONCE, size - len(self._buffer)), 2**20))
+            except OSError:
+                part = b""
+            if not part:
+                raise Ended
+            self._buffer += part
 
 
 Array = NDArray[Any]
 Reference = list[Any]
 KINDS = "biufc"
 MAX_ARRAYS, MAX_BYTES = 20_000, 2**28
-
-
-class BadReference(Exception):
-    """A reference does not name an array."""
 
 
 class _Memory:
@@ -146,7 +139,7 @@ class SharedArrays:
     def _put(self, number: int, owner: Array) -> None:
         self._bytes += owner.nbytes
         if len(self._memories) >= MAX_ARRAYS or self._bytes > MAX_BYTES:
-            raise BadReference("too many arrays")
+            raise ValueError("too many arrays")
         self._memories[number], self._numbers[id(owner)] = _Memory(owner, self._weak), number
         self._held.append(owner)
 
@@ -155,7 +148,7 @@ class SharedArrays:
         return memory.find() if memory else None
 
     def resolve(self, reference: Reference) -> Array:
-        """Return the array of a reference. Raises `BadReference`."""
+        """Return the array of a reference. Raises `ValueError`."""
         try:
             number, dtype, offset, shape, strides = reference
             kind = np.dtype(str(dtype))
@@ -164,7 +157,7 @@ class SharedArrays:
                 raise ValueError
             return np.ndarray(tuple(shape), kind, _raw(owner), offset, tuple(strides))
         except (ValueError, TypeError, OverflowError, MemoryError):
-            raise BadReference("an invalid array") from None
+            raise ValueError("an invalid array") from None
 
     def outgoing(self) -> tuple[list[list[int]], list[bytes]]:
         """Return ``[number, bytes]`` of every memory that the other side does not know as it is now, and these bytes.
@@ -189,7 +182,7 @@ class SharedArrays:
         return head, data
 
     def incoming(self, head: Any, data: memoryview) -> None:
-        """Bring this side up to date with what `outgoing` gave there. Raises `BadReference`."""
+        """Bring this side up to date with what `outgoing` gave there. Raises `ValueError`."""
         begin = 0
         try:
             for number, length in head:
@@ -203,7 +196,7 @@ class SharedArrays:
                     raise ValueError
                 self._take(number, part)
         except (ValueError, TypeError):
-            raise BadReference("bytes of an unknown array") from None
+            raise ValueError("bytes of an unknown array") from None
 
     def _drop(self, number: int) -> None:
         memory = self._memories.pop(number, None)
@@ -248,10 +241,6 @@ KEY, PAGE = 50, 4096
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-class BadValue(Exception):
-    """A message does not encode a value."""
-
-
 def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]]) -> Any:
     """Return a form of ``value`` that `json` can write. ``live`` names what is no plain data. Raises `NotPlain`."""
     remaining = MAX_ITEMS
@@ -292,7 +281,7 @@ def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]
 
 
 def read(message: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return the value that `write` encoded. ``live`` returns the object for a name. Raises `BadValue`."""
+    """Return the value that `write` encoded. ``live`` returns the object for a name. Raises `ValueError`."""
     remaining = MAX_ITEMS
 
     def spend(items: int) -> None:
@@ -336,5 +325,5 @@ def read(message: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], An
 
     try:
         return value_of(message, MAX_DEPTH)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError, BadReference, DpbookError):
-        raise BadValue("a message that does not encode a value") from None
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError, DpbookError):
+        raise ValueError("a message that does not encode a value") from None

@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpbook.classroom.sandbox.clock import LOOK, Clock
-from dpbook.classroom.sandbox.encoding import (
-    BadFrame,
-    BadReference,
-    BadValue,
-    Ended,
-    Frames,
-    SharedArrays,
-    named_value,
-    read,
-)
+from dpbook.classroom.sandbox.encoding import BadFrame, Ended, Frames, SharedArrays, named_value, read
 from dpbook.classroom.tasks.answer import NOT_PLAIN, Wrong
 from dpbook.classroom.tasks.report import clean, one_line
 from dpbook.collectives.programs import attributed_to_line
@@ -70,7 +61,7 @@ class RemoteGenerator(Generator[Any, Any, Any]):
 MAX_ASKED = 200_000
 """Most calls of the judge's side within one call of the answer."""
 MAX_LINE = 200
-NO_VALUE = (BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
+NO_VALUE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
 """Errors that decoding an invalid reply may raise."""
 
 

@@ -32,12 +32,8 @@ TORCH = (
 )  # fmt: skip
 OTHER_HASHES = ("03.2",)
 """The tasks whose answers are also tried in an interpreter whose strings have other hashes."""
-
-
 Kind = enum.Enum("Kind", ["NUMPY", "TORCH", "OTHER_HASHES"])
 """A kind of server."""
-
-
 MODULES = {Kind.NUMPY: NUMPY, Kind.TORCH: (*NUMPY, *TORCH), Kind.OTHER_HASHES: ("dpbook.replicas", "dpbook.book.ch03")}
 """The modules that a server has loaded."""
 MEMORY = {False: 512 * containment.MIB, True: 4096 * containment.MIB}

@@ -204,18 +204,12 @@ class Answer(ABC):
         self.last_call = last_call
         self._limit.note_call(last_call)
 
-    def value(self) -> Any:
-        """Return the answer itself as plain data."""
-        if not self._kind():
-            raise NotAnswered
-        return self._run(self._value, CALL_SECONDS)
-
     def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
         """See `call`."""
         if not self._kind():
             raise NotAnswered
         if self._kind() == "value":
-            raise Wrong("a function", describe_kind(self.value()), cause="no function")
+            raise Wrong("a function", describe_kind(value(self)), cause="no function")
         return self._call(args, through, unchanged, seconds)
 
     @abstractmethod
@@ -280,7 +274,9 @@ def call(
 
 def value(answer: Answer) -> Any:
     """Return the answer as plain data, where the task asks for a value. Raises `Wrong` or `NotAnswered`."""
-    return answer.value()
+    if not answer._kind():
+        raise NotAnswered
+    return answer._run(answer._value, CALL_SECONDS)
 
 
 class LocalAnswer(Answer):
@@ -322,17 +318,14 @@ class LocalAnswer(Answer):
                 raise
             if is_stub(error):
                 raise NotAnswered from None
-            summary, cause = self._blame(error)
+            try:
+                with self._limit.call(CALL_SECONDS):
+                    summary, cause = blame(error)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # the error cannot even be printed
+                summary = cause = "an error that cannot be printed"
             raise Wrong("a result, no error", summary, cause=cause) from None
-
-    def _blame(self, error: BaseException) -> BlamedError:
-        try:
-            with self._limit.call(CALL_SECONDS):
-                return blame(error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # the error cannot even be printed
-            return BlamedError("an error that cannot be printed", "an error that cannot be printed")
 
 
 class LimitedOutput(io.TextIOBase):

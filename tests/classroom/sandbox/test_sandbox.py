@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from dpbook.classroom.sandbox.encoding import BadFrame, BadReference, BadValue, Ended, Frames, SharedArrays, read, write
+from dpbook.classroom.sandbox.encoding import BadFrame, Ended, Frames, SharedArrays, read, write
 from dpbook.classroom.tasks.plain_data import NotPlain, difference
 from dpbook.collectives import Schedule, ring, to_json
 from tests.cases import each
@@ -116,7 +116,7 @@ def test_an_array_that_is_given_again_after_it_was_dropped_arrives_again():
 def test_a_reference_that_is_none_is_refused(reference):
     judge, answer = sides()
     given(judge, answer, np.arange(3.0))
-    with pytest.raises(BadReference):
+    with pytest.raises(ValueError, match="array"):
         judge.resolve(reference)
 
 
@@ -124,7 +124,7 @@ def test_a_reference_that_is_none_is_refused(reference):
 def test_bytes_of_no_array_are_refused(head):
     judge, answer = sides()
     given(judge, answer, np.arange(3.0))
-    with pytest.raises(BadReference):
+    with pytest.raises(ValueError, match="array"):
         judge.incoming(head, memoryview(bytes(24)))
 
 
@@ -177,7 +177,7 @@ def refused(name):
     ],
 )  # fmt: skip
 def test_what_stands_for_no_value_is_refused(written):
-    with pytest.raises(BadValue):
+    with pytest.raises(ValueError, match="does not encode a value"):
         read(written, SharedArrays(0), refused)
 
 
@@ -191,7 +191,7 @@ def test_keys_of_one_hash_and_views_of_few_bytes_are_refused_when_they_are_many(
     wide = {"array": [number, "<f8", 0, [2**24], [0]]}
     assert read([wide], judge, lambda name: None)[0].nbytes == 2**27
     for many in ({"set": list(range(5000))}, {"dict": [[k, 0] for k in range(5000)]}, [wide] * 8):
-        with pytest.raises(BadValue):
+        with pytest.raises(ValueError, match="does not encode a value"):
             read(many, judge, lambda name: None)
 
 
