@@ -22,8 +22,7 @@ ROWS = (
 )
 """Rows of the picture: the state before a step and after each of its phases. Columns are ranks."""
 
-StepTexts = tuple[list[str], ...]
-"""For each of `ROWS`, a text per rank."""
+StepTexts = tuple[list[str], ...]  # for each of `ROWS`, a text per rank
 
 
 def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> Viewer:

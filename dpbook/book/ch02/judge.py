@@ -12,8 +12,7 @@ from dpbook.collectives import Agreement, Round, Schedule, agreement, in_own_ord
 from dpbook.replicas import Array, drift, rounding_bound
 
 WORLDS = (1, 2, 5, 7, 16)
-PROCESS_WORLDS = (1, 2, 5, 7, 8)
-"""Worlds of tasks in which each rank may be a process of its own."""
+PROCESS_WORLDS = (1, 2, 5, 7, 8)  # worlds of tasks in which each rank may be a process of its own
 
 # 02.1: drift without a bug
 
@@ -42,7 +41,7 @@ def _only_added(answer: Answer, rng: np.random.Generator) -> None:
 
 def _possible_sums(terms: Array) -> Array:
     """Return all float32 sums (orders, size) of terms (world, size): 3, 15, 105 orders for 3, 4, 5 ranks."""
-    # by the ranks that are added, each a bit
+    # By the ranks that are added, each a bit.
     sums: dict[int, Array] = {1 << rank: term[None] for rank, term in enumerate(terms)}
     for ranks in range(1, 2 ** len(terms)):
         if ranks not in sums:
@@ -134,13 +133,6 @@ def sums_of_d(answer: Answer, rng: np.random.Generator) -> None:
 # 02.3 and 02.4: one run per rank, sums by `yield`
 
 
-def _array(yielded: Any) -> Array:
-    try:
-        return np.asarray(yielded)
-    except ValueError:  # such as a number beside an array
-        raise Wrong("a number, a tuple of numbers or an array from `yield`", describe(yielded)) from None
-
-
 def _in_step(function: Callable[..., Any], *arguments: list[Any]) -> list[Any]:
     """Run one generator per rank, each with its own arguments, and send all of them the sums of their values."""
     ranks = [function(*of_rank) for of_rank in zip(*arguments, strict=True)]
@@ -150,9 +142,14 @@ def _in_step(function: Callable[..., Any], *arguments: list[Any]) -> list[Any]:
         values, results = [], []
         for rank in ranks:
             try:
-                values.append(_array(rank.send(copy(totals))))  # a rank may write to its copy
+                yielded = rank.send(copy(totals))  # a rank may write to its copy
             except StopIteration as stop:
                 results.append(stop.value)
+                continue
+            try:
+                values.append(np.asarray(yielded))
+            except ValueError:  # such as a number beside an array
+                raise Wrong("a number, a tuple of numbers or an array from `yield`", describe(yielded)) from None
         if len(results) == len(ranks):
             return results
         expect(not results, "as many all-reduces on every rank", "a rank that returns while others wait for a sum")

@@ -71,7 +71,7 @@ def play_additions(terms: ArrayLike, orders: Sequence[Sequence[int]]) -> Viewer:
     places = [list(order) for order in orders]
     if not 1 <= len(places) <= 2 or any(sorted(order) != list(range(len(values))) for order in places):
         raise InvalidArgument("orders", orders, f"one or two permutations of 0 to {len(values) - 1}")
-    lanes = [Lane(order, _add_up(values[order])) for order in places]
+    lanes = [(order, _add_up(values[order])) for order in places]
     return Viewer(lambda after: _draw(values, lanes, after), len(values) - 1, "addition")
 
 
@@ -82,19 +82,16 @@ def draw_additions(terms: ArrayLike, orders: Sequence[Sequence[int]]) -> Picture
     return viewer.picture
 
 
-@dataclass(frozen=True)
-class Lane:
-    """One order of the terms, and its additions."""
+Lane = tuple[list[int], list[Addition]]
+"""One order of the terms, and its additions."""
 
-    order: list[int]
-    additions: list[Addition]
 
-    def __str__(self) -> str:
-        first, second, *others = self.order
-        formula = f"x{first} + x{second}"
-        for place in others:
-            formula = f"({formula}) + x{place}"
-        return formula
+def _formula(order: list[int]) -> str:
+    first, second, *others = order
+    formula = f"x{first} + x{second}"
+    for place in others:
+        formula = f"({formula}) + x{place}"
+    return formula
 
 
 def _add_up(values: NDArray[Any]) -> list[Addition]:
@@ -131,17 +128,17 @@ def _draw(values: NDArray[Any], lanes: list[Lane], after: int) -> Picture:
     card = Card(width, title, f"{given}; {values.dtype}")
     card.legend(MARKS)
     top, alts = card.y, []
-    for column, lane in enumerate(lanes):
+    for column, (order, additions) in enumerate(lanes):
         x = MARGIN + column * (COLUMN + GAP)
-        card.add(text(x, top + 16, str(lane), 15, bold=True, mono=True, room=COLUMN))
-        for row, addition in enumerate(lane.additions):
+        card.add(text(x, top + 16, _formula(order), 15, bold=True, mono=True, room=COLUMN))
+        for row, addition in enumerate(additions):
             y = top + 28 + row * (ROW + GAP)
             if row < after:
                 card.add(*_row(x, y, addition, last=row == steps - 1, now=row == after - 1))
             else:
-                pending = f"x{lane.order[0]} + x{lane.order[1]}" if row == 0 else f"+ x{lane.order[row + 1]}"
+                pending = f"x{order[0]} + x{order[1]}" if row == 0 else f"+ x{order[row + 1]}"
                 card.add(box(x, y, COLUMN, ROW, None, 0), aside(x + 12, y + 24, pending, 14, mono=True))
-        alts.append(f"{lane}: " + ("; ".join(map(str, lane.additions[:after])) or "nothing added yet"))
+        alts.append(f"{_formula(order)}: " + ("; ".join(map(str, additions[:after])) or "nothing added yet"))
     height = top + 28 + steps * (ROW + GAP) - GAP + MARGIN
     return card.picture(height, f"{given}. " + ". ".join(alts) + ".")
 
@@ -151,8 +148,8 @@ def _title(lanes: list[Lane], after: int, steps: int) -> str:
         return "The same numbers, in " + ("two orders" if len(lanes) == 2 else "one order")
     if after < steps:
         return f"Addition {after} of {steps}: only a mark on the ruler can be kept"
-    ends = " and ".join(in_digits(lane.additions[-1].rounded) for lane in lanes)
-    first = lanes[0].additions
+    ends = " and ".join(in_digits(additions[-1].rounded) for _, additions in lanes)
+    _, first = lanes[0]
     exact = sum((addition.second for addition in first), first[0].first)
     return f"The sum ends at {ends}; exactly it is {in_digits(exact)}"
 

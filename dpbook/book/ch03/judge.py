@@ -84,8 +84,7 @@ def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
     _judge_shuffled(answer, rng)
 
 
-SHUFFLED = 1000
-"""Examples of an order that is judged as a shuffle."""
+SHUFFLED = 1000  # examples of an order that is judged as a shuffle
 
 
 def _judge_shuffled(answer: Answer, rng: np.random.Generator) -> None:
@@ -194,13 +193,6 @@ UNEVEN = (([10, 9, 20], 8), ([20, 10, 9], 8), ([9, 17, 25, 1, 2], 8))
 """Lengths and batch, for which neither examples nor the most batches tell which rank ended or waits."""
 
 
-def _first_wait(lengths: list[int], batch: int) -> tuple[int, int, int]:
-    steps = [len(range(0, length, batch)) for length in lengths]
-    fewest = min(steps)
-    waiting = next(rank for rank, count in enumerate(steps) if count > fewest)
-    return waiting, fewest + 1, steps.index(fewest)
-
-
 def somebody(answer: Answer, rng: np.random.Generator) -> None:
     cases = list(UNEVEN)
     for world in WORLDS[1:]:
@@ -212,7 +204,10 @@ def somebody(answer: Answer, rng: np.random.Generator) -> None:
             cases.append((lengths, batch))
     for lengths, batch in cases:
         got = call(answer, lengths, batch)
-        waiting, step, ended = _first_wait(lengths, batch)
+        steps = [len(range(0, length, batch)) for length in lengths]
+        fewest = min(steps)
+        step, ended = fewest + 1, steps.index(fewest)
+        waiting = next(rank for rank, count in enumerate(steps) if count > fewest)
         mistakes = {
             "Your step is one too small: steps count from 1, incomplete batches too.": (waiting, step - 1, ended),
             "The two ranks are swapped: the first number is the rank that waits.": (ended, step, waiting),

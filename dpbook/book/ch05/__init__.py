@@ -14,42 +14,31 @@ CHUNKS = "abc"
 Grid = tuple[tuple[str, ...], ...]
 """Contents ``grid[rank][chunk]``: "a1" is rank 1's chunk a, "Σa" the sum of all ranks' chunks a, "" irrelevant."""
 
-OWN: Grid = tuple(tuple(f"{chunk}{rank}" for chunk in CHUNKS) for rank in RANKS)
-JOINED = tuple(OWN[rank][rank] for rank in RANKS)
-SUMS = tuple(f"Σ{chunk}" for chunk in CHUNKS)
-NOTHING = ("",) * len(CHUNKS)
 
-
-def _on_first(row: tuple[str, ...]) -> Grid:
-    return (row, NOTHING, NOTHING)
-
-
-def _a_chunk_each(row: tuple[str, ...]) -> Grid:
-    return tuple(tuple(cell if rank == chunk else "" for chunk, cell in enumerate(row)) for rank in RANKS)
-
-
-def _everywhere(row: tuple[str, ...]) -> Grid:
-    return (row,) * len(RANKS)
+def _parsed(rows: str) -> Grid:
+    return tuple(tuple(cell.strip(".") for cell in row.split()) for row in rows.split("|"))
 
 
 FAMILY: dict[str, tuple[Grid, Grid]] = {
-    "broadcast": (_on_first(OWN[0]), _everywhere(OWN[0])),
-    "scatter": (_on_first(OWN[0]), _a_chunk_each(OWN[0])),
-    "gather": (_a_chunk_each(JOINED), _on_first(JOINED)),
-    "all-gather": (_a_chunk_each(JOINED), _everywhere(JOINED)),
-    "reduce": (OWN, _on_first(SUMS)),
-    "reduce-scatter": (OWN, _a_chunk_each(SUMS)),
-    "all-reduce": (OWN, _everywhere(SUMS)),
-    "all-to-all": (OWN, tuple(zip(*OWN, strict=True))),
+    name: (_parsed(before), _parsed(after))
+    for name, before, after in (
+        ("broadcast", "a0 b0 c0 | .  .  .  | .  .  .", "a0 b0 c0 | a0 b0 c0 | a0 b0 c0"),
+        ("scatter", "a0 b0 c0 | .  .  .  | .  .  .", "a0 .  .  | .  b0 .  | .  .  c0"),
+        ("gather", "a0 .  .  | .  b1 .  | .  .  c2", "a0 b1 c2 | .  .  .  | .  .  ."),
+        ("all-gather", "a0 .  .  | .  b1 .  | .  .  c2", "a0 b1 c2 | a0 b1 c2 | a0 b1 c2"),
+        ("reduce", "a0 b0 c0 | a1 b1 c1 | a2 b2 c2", "Σa Σb Σc | .  .  .  | .  .  ."),
+        ("reduce-scatter", "a0 b0 c0 | a1 b1 c1 | a2 b2 c2", "Σa .  .  | .  Σb .  | .  .  Σc"),
+        ("all-reduce", "a0 b0 c0 | a1 b1 c1 | a2 b2 c2", "Σa Σb Σc | Σa Σb Σc | Σa Σb Σc"),
+        ("all-to-all", "a0 b0 c0 | a1 b1 c1 | a2 b2 c2", "a0 a1 a2 | b0 b1 b2 | c0 c1 c2"),
+    )
 }
-"""Contents before and after, by name of the collective."""
+"""Contents before and after, by name of the collective; ranks are divided by bars."""
 
 CELL, ROW, NAMES = 30, 26, 42
 GAP = 44  # between before and after: the arrow
 PANEL_WIDTH, PANEL_HEIGHT = NAMES + 2 * 3 * CELL + GAP + 18, 3 * ROW + 52
 TOP = 84
-ARRIVALS = (0.35, 0.7, 0.15)
-"""Time at which each rank reaches the barrier, as a share of the panel."""
+ARRIVALS = (0.35, 0.7, 0.15)  # time at which each rank reaches the barrier, as a share of the panel
 
 
 def draw_family() -> Picture:
@@ -78,8 +67,9 @@ def _grid(grid: Grid, x: float, y: float) -> str:
     cells = []
     for rank, chunk in product(RANKS, range(len(CHUNKS))):
         content, cell_x, cell_y = grid[rank][chunk], x + chunk * CELL, y + rank * ROW
-        fill = palette.tint(palette.COMPLETE, 0.5) if content in SUMS else palette.PAPER if content else palette.PANEL
-        edge = palette.MUTED if content else palette.IDLE
+        fill, edge = (palette.PAPER, palette.MUTED) if content else (palette.PANEL, palette.IDLE)
+        if content.startswith("Σ"):
+            fill = palette.tint(palette.COMPLETE, 0.5)
         cells.append(rect(cell_x + 1, cell_y + 1, CELL - 2, ROW - 2, rx=3, fill=fill, stroke=edge))
         if content:
             cells.append(text(cell_x + CELL / 2, cell_y + ROW / 2 + 4, content, 11, anchor="middle"))
@@ -107,8 +97,7 @@ MAX_RANKS = 32
 LEFT, HEIGHT, FOOT = 104, 220, 308
 MIN_WIDTH, PANEL_GAP = 700.0, 36
 SENT, RECEIVED = palette.COMMUNICATION, palette.tint(palette.COMMUNICATION, 0.25)
-BOUND = palette.INK, 2, "7 4"
-"""Colour, width and dashes of the line of the lower bound."""
+BOUND = palette.INK, 2, "7 4"  # colour, width and dashes of the line of the lower bound
 
 
 def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4) -> Picture:

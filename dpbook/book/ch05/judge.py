@@ -52,21 +52,17 @@ def _returned(answer: Answer, buffers: list[NDArray[Any]], where: str, *, unchan
     return expect_items(got, 2, "a pair: (half-way, end)", where)
 
 
-def _judge_ring(answer: Answer, buffers: list[NDArray[Any]]) -> None:
-    world = len(buffers)
-    where = f"world {world}, size {len(buffers[0])}"
-    got = _returned(answer, buffers, where)
-    half = np.asarray(collectives.simulate(collectives.reduce_scatter(world), buffers).buffers)
-    expect_equal(half, got[0], f"{where}, half-way", axes=("rank", "element"))
-    end = np.tile(np.sum(buffers, axis=0), (world, 1))
-    expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
-
-
 def ring_of(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], list[int]]) -> None:
     """Check the ring on each world, with the sizes of ``sizes(world)``."""
     for world in WORLDS:
         for size in sizes(world):
-            _judge_ring(answer, [rng.integers(-99, 100, size) for _ in range(world)])
+            buffers = [rng.integers(-99, 100, size) for _ in range(world)]
+            where = f"world {world}, size {size}"
+            got = _returned(answer, buffers, where)
+            half = np.asarray(collectives.simulate(collectives.reduce_scatter(world), buffers).buffers)
+            expect_equal(half, got[0], f"{where}, half-way", axes=("rank", "element"))
+            end = np.tile(np.sum(buffers, axis=0), (world, 1))
+            expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
 
 
 ring_of_even_chunks = partial(ring_of, sizes=lambda world: [world, 3 * world])
@@ -209,12 +205,11 @@ def _located(answer: Answer) -> tuple[Any, Any, Any]:
 
 def when(answer: Answer, rng: np.random.Generator) -> None:
     named, number = _located(answer)[0], fault(FAULT.now)[0]
-    if named != number + 1:
-        why = FROM_ZERO if named == number else ""
-        raise Wrong("the round whose message is stored, not added; the first is 1", f"round {named!r}", why=why)
+    why = "Are your rounds counted from 1, as the viewer counts them?" if named == number else ""
+    expected = "the round whose message is stored, not added; the first is 1"
+    expect(named == number + 1, expected, f"round {named!r}", why=why)
 
 
-FROM_ZERO = "Are your rounds counted from 1, as the viewer counts them?"
 LOST_ELSEWHERE = "There a contribution is missing at the end; it was lost on the rank that received the message."
 
 

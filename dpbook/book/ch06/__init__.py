@@ -20,10 +20,8 @@ from dpbook.figures.card import draw_lines, finish, in_style, new_figure
 from dpbook.planning import ACCELERATORS, Cluster, all_reduce
 from dpbook.ranks import Sweep
 
-SIZES = 2 ** np.arange(10, 27)
-"""Sizes in bytes, from 1 KiB to 64 MiB."""
-SCATTER = 0.01
-"""Largest relative error of a measured time."""
+SIZES = 2 ** np.arange(10, 27)  # sizes in bytes, from 1 KiB to 64 MiB
+SCATTER = 0.01  # largest relative error of a measured time
 
 
 class RandomSweep(NamedTuple):

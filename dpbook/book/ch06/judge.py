@@ -109,11 +109,9 @@ def ring_overtakes(answer: Answer, rng: np.random.Generator) -> None:
     for world in (*3 * (4, 8, 64, 1024, 5, 7, 12, 96), 1, 2, 3):  # a line through two points is sometimes right
         (_, size), drawn, where = _overtakes(answer, rng, world)
         expected = crossover(closed_forms.tree(world, drawn.link), closed_forms.ring(world, drawn.link)) or 0.0
-        mistakes = {TWICE: 2 * expected} if expected else {}
+        twice = "This is twice the size. Is your α that of one message, and does your tree go up and down again?"
+        mistakes = {twice: 2 * expected} if expected else {}
         expect_close(expected, expect_number(size, where), SIZE_BOUND * expected, where, mistakes=mistakes)
-
-
-TWICE = "This is twice the size. Is your α that of one message, and does your tree go up and down again?"
 
 
 # 06.3: ranks that are scattered

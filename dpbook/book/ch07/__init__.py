@@ -13,8 +13,7 @@ FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler
 """Faults of a step, by the names that an answer returns."""
 
 MAX_RANKS, MIN_LAYERS, MAX_LAYERS = 5, 6, 12
-JITTER = 1.05
-"""Largest ratio of the ranks' computation times that is no fault."""
+JITTER = 1.05  # largest ratio of the ranks' computation times that is no fault
 BYTES = 1_000_000
 
 

@@ -11,18 +11,15 @@ from dpbook.classroom import Answer, call, expect_close, expect_equal, expect_nu
 from dpbook.collectives import Link, closed_forms
 from dpbook.overlap import KINDS, Kind, Span, Timeline
 
-Ticks = tuple[Kind, int, int]
-"""A kind of span, with its first tick and its end."""
+Ticks = tuple[Kind, int, int]  # a kind of span, with its first tick and its end
 
 
 # 07.1: exposed time
 
 C: Kind = "computation"
 M: Kind = "communication"
-LONGEST = 60
-"""Ticks in the random cases."""
-MILLISECONDS = tuple(k / 1e3 for k in range(LONGEST + 1))
-"""The ticks of the small cases, in seconds."""
+LONGEST = 60  # ticks in the random cases
+MILLISECONDS = tuple(k / 1e3 for k in range(LONGEST + 1))  # the ticks of the small cases, in seconds
 SMALL: dict[str, list[Ticks]] = {
     "a call after computation": [(C, 0, 6), (M, 6, 9)],
     "no call": [(C, 0, 6)],
@@ -92,8 +89,7 @@ def exposes(answer: Answer, rng: np.random.Generator) -> None:
 # 07.2: the number of micro-batches of a step
 
 WORLDS = (2, 5, 7, 16, 1024)
-SEQUENCES = (12, 16, 30, 60, 7)
-"""Sequences of a GPU in a step; most of their divisors are far apart."""
+SEQUENCES = (12, 16, 30, 60, 7)  # sequences of a GPU in a step; most of their divisors are far apart
 
 
 def _cut(

@@ -22,8 +22,7 @@ from dpbook.classroom import (
 from dpbook.core import InvalidArgument
 from dpbook.overlap import MIB, Tensor, plan
 
-COUNTS = (1, 2, 5, 7, 16)
-"""Gradients or layers in the random cases."""
+COUNTS = (1, 2, 5, 7, 16)  # gradients or layers in the random cases
 
 # 08.1: the bucket rule
 
@@ -139,12 +138,10 @@ def slides(answer: Answer, rng: np.random.Generator) -> None:
 # 08.3: buckets that beat every cap
 
 MODELS, LAYERS = 3, 12
-PAR = 0.95
-"""Share of the best cap's exposed time that a plan must not exceed."""
+PAR = 0.95  # share of the best cap's exposed time that a plan must not exceed
 HARD = (698511, 146005, 978767, 139396)
 """Models for which neither sending all ready gradients at once nor greedily joining neighbours is enough."""
-MAX_OPTIMUM = 0.9
-"""Share of the best cap's exposed time below which the best plan of a random model must be."""
+MAX_OPTIMUM = 0.9  # share of the best cap's exposed time below which the best plan of a random model must be
 
 
 def _milliseconds(model: Model, groups: Sequence[Sequence[int]]) -> float:

@@ -28,11 +28,9 @@ from dpbook.ranks import start
 
 WORLDS = (2, 3, 5, 7, 1)
 """Worlds that are tried. One rank comes last: it has no peer, and would say less about a mistake."""
-POWERS_OF_TWO = (2, 4, 8)
-"""Worlds in which dividing by N and multiplying by N give back the same bits."""
+POWERS_OF_TWO = (2, 4, 8)  # worlds in which dividing by N and multiplying by N give back the same bits
 PROCESSES = 3
-PROGRAM_SECONDS = 30.0
-"""Time limit for the messages, on a busy machine."""
+PROGRAM_SECONDS = 30.0  # time limit for the messages, on a busy machine
 BOUND = 1e-12
 
 
@@ -135,20 +133,15 @@ def _listed(log: Log) -> str:
 
 def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, tuple[int, int, str], Any]]:
     """Yield the faults of random logs with the answer's three values, and check None for logs without a fault."""
-    for case in _cases(rng):
+    kinds = [kind for kind in (*KINDS, None) for _ in range(DRAWN_PER_KIND)]
+    drawn = [draw(rng, int(rng.choice([3, 5, 7])), k, n % DRAWN_PER_KIND == 0) for n, k in enumerate(kinds)]
+    for case in (*drawn, like_the_next(rng, 3)):
         where = f"{len(case.logs)} ranks, {shown(case)}"
         got = call(answer, case.logs, where=where, unchanged=True)
         if case.fault is None:
             expect(got is None, "None: all ranks make the same calls", repr(got), where)
         else:
             yield where, case.fault, expect_items(got, 3, "a rank, a position and what is wrong", where)
-
-
-def _cases(rng: np.random.Generator) -> Iterator[LoggedStep]:
-    for kind in (*KINDS, None):
-        for number in range(DRAWN_PER_KIND):
-            yield draw(rng, int(rng.choice([3, 5, 7])), kind, last=number == 0)
-    yield like_the_next(rng, 3)
 
 
 def where_it_differs(answer: Answer, rng: np.random.Generator) -> None:

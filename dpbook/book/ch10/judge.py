@@ -18,13 +18,10 @@ from dpbook.ranks import start
 WORLDS = (1, 2, 3)
 """Worlds that are tried. The arguments do the sums; an answer uses the world only as a divisor."""
 PROCESSES = 3
-PROGRAM_SECONDS = 60.0
-"""Time limit for three processes to train, on a busy machine."""
+PROGRAM_SECONDS = 60.0  # time limit for three processes to train, on a busy machine
 BOUND = 1e-10
-UNREACHED_CAP = 10**9
-"""A cap that no bucket reaches."""
-SLACK = 1
-"""Layers of backward by which a message may be later than its last gradient."""
+UNREACHED_CAP = 10**9  # a cap that no bucket reaches
+SLACK = 1  # layers of backward by which a message may be later than its last gradient
 
 Log = list[tuple[str, int]]
 

@@ -21,8 +21,7 @@ Orders = tuple[tuple[int, ...], ...]
 """For each rank, the layers in the order in which it uses them; a layer that is left out gets no gradient there."""
 ITEMSIZE = 8
 STEPS = 2
-RATE = 0.5
-"""Learning rate of plain SGD."""
+RATE = 0.5  # learning rate of plain SGD
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,7 @@ class Chain:
         return dw, db
 
 
-Trial = Mapping[str, Any]
-"""A trial as plain data, with the attributes of `Chain` as keys."""
+Trial = Mapping[str, Any]  # a trial as plain data, with the attributes of `Chain` as keys
 
 
 class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here

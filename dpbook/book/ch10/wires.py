@@ -27,8 +27,7 @@ Event = tuple[str, int]
 place)`` when backward takes the factors of a layer, and others. ``("waited again", message)`` is another wait for a
 message that was sent, and waited for, before the last `Wire.restart`."""
 
-POLL_SECONDS = 0.5
-"""Seconds after which a waiting thread wakes up, so that it can be interrupted."""
+POLL_SECONDS = 0.5  # seconds after which a waiting thread wakes up, so that it can be interrupted
 PROCESS_TIMEOUT = timedelta(seconds=20)
 
 
@@ -207,13 +206,9 @@ class _Exchange:
         message = f"rank {rank} waits for message {number + 1}, which rank"
         if ended := missing & self.ended:
             raise Deadlock(f"{message} {min(ended)} does not send")
-        if self._all_wait():
+        wait = {thread for thread, waited in self.waiting.items() if len(self.slots[waited]) < self.world}
+        if all(r in self.ended or self.threads.get(r) in wait for r in range(self.world)):
             raise Deadlock(f"{message} {min(missing)} does not send: every rank waits")
-
-    def _all_wait(self) -> bool:
-        """Return True if the thread of every rank that has not ended waits for an incomplete message."""
-        wait = {thread for thread, number in self.waiting.items() if len(self.slots[number]) < self.world}
-        return all(rank in self.ended or self.threads.get(rank) in wait for rank in range(self.world))
 
 
 class _ThreadWire(Wire):

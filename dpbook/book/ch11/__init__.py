@@ -20,8 +20,7 @@ TIME = Scale(1e-5, 1e5, LEFT, RIGHT, log=True)
 """Seconds on the axis, fixed so that marks keep their places when a knob is turned."""
 BETWEEN, INSIDE = Key("between nodes", palette.COMMUNICATION), Key("inside a node", palette.COMPLETE)
 BEFORE = Key("last position", axes.GHOST, "ring")
-ALL_PARAMETERS = 0
-"""Rank of adapters that stands for none: all parameters are trained."""
+ALL_PARAMETERS = 0  # rank of adapters that stands for none: all parameters are trained
 
 
 def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None = None) -> Picture:

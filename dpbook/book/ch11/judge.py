@@ -35,17 +35,13 @@ from dpbook.replicas import MLP
 Array = NDArray[np.float64]
 
 PROCESSES = 3
-FIRST_PORT, PORTS = 20_000, 40_000
-"""Ports of 127.0.0.1, one of which the ranks of an answer use."""
+FIRST_PORT, PORTS = 20_000, 40_000  # ports of 127.0.0.1, one of which the ranks of an answer use
 PROGRAM_SECONDS = 60.0
 """Time limit for one process to import torch and train, or three to train, on a busy machine."""
 BOUND = 1e-10
-LOSS_BOUND = 1e-5
-"""Losses may be summed in float32, to which torch converts a Python number."""
-MIN_EXAMPLES = 12
-"""Fewer examples might be shuffled alike in two epochs by chance."""
-NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
-"""Names of the model's parameters."""
+LOSS_BOUND = 1e-5  # losses may be summed in float32, to which torch converts a Python number
+MIN_EXAMPLES = 12  # fewer examples might be shuffled alike in two epochs by chance
+NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")  # names of the model's parameters
 
 # 11.1: from a script to ranks
 

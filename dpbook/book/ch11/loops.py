@@ -46,10 +46,8 @@ def watch(ddp: DistributedDataParallel) -> list[Sent]:
 
 
 CPU = torch.device("cpu")
-JOIN_TIMEOUT = timedelta(seconds=30)
-"""Time limit for all ranks to join."""
-Trial = Mapping[str, Any]
-"""A trial as a dict, with the fields of `judge.Loop`."""
+JOIN_TIMEOUT = timedelta(seconds=30)  # time limit for all ranks to join
+Trial = Mapping[str, Any]  # a trial as a dict, with the fields of `judge.Loop`
 
 
 def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.device) -> dict[str, Any]:
@@ -75,22 +73,17 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.dev
     settings = [trial[name] for name in ("epochs", "batch", "accumulation", "rate")]
     with _watched() as watches:
         logged = answer(model, data, *settings, save)
+    if isinstance(logged, list | tuple):  # tensors of one element are losses too
+        logged = [loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else loss for loss in logged]
     weights = [parameter.detach().cpu().numpy().copy() for parameter in model.parameters()]
     syncs = sum(sent.last for sent in chain(*watches))
-    return {"inputs": read, "syncs": syncs, "logged": _numbers(logged), "saved": saved, "weights": weights}
+    return {"inputs": read, "syncs": syncs, "logged": logged, "saved": saved, "weights": weights}
 
 
 def _accelerator() -> torch.device:
     """Join a group that serves the stand-in accelerator and return it, or the CPU where this torch cannot have it."""
     # This process must not have run a backward before: torch then knows its devices for good.
     return CPU if sim.missing() else sim.join()
-
-
-def _numbers(logged: Any) -> Any:
-    """Return losses that are tensors of one element as numbers, and any other value as it is."""
-    if not isinstance(logged, list | tuple):
-        return logged
-    return [loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else loss for loss in logged]
 
 
 def _model(weights: Sequence[Any]) -> nn.Sequential:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbook.book.ch05 import CHUNKS, FAMILY, OWN, RANKS, draw_family
+from dpbook.book.ch05 import CHUNKS, FAMILY, RANKS, draw_family
 from dpbook.collectives import all_gather, broadcast, reduce, reduce_scatter, relabel, ring, simulate
 from tests.cases import each
 from tests.figures.reading import misplaced, parse, texts
@@ -37,9 +37,9 @@ def test_what_is_shown_afterwards_is_what_the_schedule_leaves(name):
 
 
 def test_an_all_to_all_gives_each_rank_one_chunk_of_every_rank():
-    _, after = FAMILY["all-to-all"]
+    before, after = FAMILY["all-to-all"]
     assert [set(row) for row in after] == [{f"{chunk}{rank}" for rank in RANKS} for chunk in CHUNKS]
-    assert sorted(cell for row in after for cell in row) == sorted(cell for row in OWN for cell in row)
+    assert sorted(cell for row in after for cell in row) == sorted(cell for row in before for cell in row)
 
 
 def test_gather_undoes_scatter_but_for_whose_chunks_they_are():
