@@ -19,16 +19,13 @@ CAUSES = ("network", "straggler", "input")
 """Causes of the three losses: of transfer, waiting and idle time."""
 LOSSES = ("transfer", "waiting", "idle")
 Interval = tuple[int, int]
+Intervals = Sequence[Sequence[Interval]]
+Ticks = Sequence[Sequence[int]]
 Row = tuple[str, int, str, Kind, float, float]
 
 
 def ticked(
-    length: int,
-    work: Sequence[Sequence[Interval]],
-    entries: Sequence[Sequence[int]],
-    ends: Sequence[Sequence[int]],
-    other: Sequence[Sequence[Interval]],
-    widths: NDArray[np.float64] | None = None,
+    length: int, work: Intervals, entries: Ticks, ends: Ticks, other: Intervals, widths: Sequence[float] = ()
 ) -> Timeline:
     """Return a step in whole ticks, from 0 to ``length``.
 
@@ -40,7 +37,7 @@ def ticked(
         other: for each rank, intervals of copies, which are neither computation nor communication.
         widths: seconds of each tick (default: a millisecond).
     """
-    times = [0.0, *np.cumsum(np.full(length, MS) if widths is None else widths).tolist()]
+    times = [0.0, *np.cumsum(widths or [MS] * length).tolist()]
     spans = []
     for rank in range(len(work)):
         spans += [Span("matmul", rank, "compute", "computation", times[a], times[b]) for a, b in work[rank]]
@@ -106,7 +103,7 @@ def random(rng: np.random.Generator, world: int) -> Timeline:
     begun = np.max(entries, axis=0).astype(int)
     ends = [np.minimum(begun + rng.integers(0, 8, calls), length).tolist() for _ in range(world)]
     other, widths = [_intervals(rng, length, 1) for _ in range(world)], rng.integers(1, 10**6, length) / 1e9
-    return ticked(length, work, entries, ends, other, widths)
+    return ticked(length, work, entries, ends, other, widths.tolist())
 
 
 def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interval]:

@@ -220,11 +220,6 @@ EXPLORER_SCALES = _scales(4, MAX_GPUS, (1e-2, 1e4))
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
 """Accelerators without switches that add."""
 
-START = {
-    "model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all", "accelerator": "H100 SXM",
-    "network": "InfiniBand NDR 400 Gb/s",
-}  # fmt: skip
-"""Initial values of knobs that do not begin with their first value."""
 FILMED = ("model", "nodes", "tokens", "algorithm", "stage")
 """Knobs that also turn without a kernel: all of them would have more than 10⁹ positions."""
 
@@ -234,23 +229,23 @@ def explore_scaling() -> Explorer:
     networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
     per_gpu = {f"{n:,} per GPU": -n for n in (1024, 4096, 16384)}
     in_all = {f"{n} Mi in all": n * 2**20 for n in (1, 4, 16, 60)}
-    choices: dict[str, tuple[str, Mapping[str, Any]]] = {
-        "model": ("model", {name: name for name in (*MODELS, *EXPERTS)}),
-        "nodes": ("nodes", {f"{2**k:,}": 2**k for k in range(12)}),
-        "tokens": ("tokens of a step", per_gpu | in_all),
-        "accumulation": ("micro-batches", {f"{n}": n for n in (1, 2, 4, 8, 16, 120)}),
-        "algorithm": ("all-reduce, unsharded", {name: name for name in ("Tree", "NVLSTree", "Ring")}),
-        "stage": ("sharding", {f"ZeRO-{s}" if s else "none": s for s in STAGES}),
-        "itemsize": ("gradients", {"bf16": 2, "fp32": 4, "8 bits": 1}),
-        "cut": ("a copy is cut over", {"1 GPU": 1, "8": 8, "128": 128, "1,024": 1024}),
-        "cap": ("bucket cap", {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 10**15}),
-        "accelerator": ("GPU", {name: name for name in ACCELERATORS}),
-        "per_node": ("GPUs of a node", {"8": 8, "4": 4, "16": 16, "72 (NVL72)": 72}),
-        "network": ("network per port", {name: name for name in networks}),
-        "utilisation": ("share of the peak", {"50 %": 0.5, "47 %": 0.47, "40 %": 0.4}),
-        "wires": ("share of the wires", {"100 %": 1.0, "77 %": 0.77, "60 %": 0.6}),
-    }
-    knobs = [Knob(name, label, values, START.get(name)) for name, (label, values) in choices.items()]
+    caps = {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 10**15}
+    knobs = [
+        Knob("model", "model", {name: name for name in (*MODELS, *EXPERTS)}, "Llama-2 70B"),
+        Knob("nodes", "nodes", {f"{2**k:,}": 2**k for k in range(12)}, "32"),
+        Knob("tokens", "tokens of a step", per_gpu | in_all, "1 Mi in all"),
+        Knob("accumulation", "micro-batches", {f"{n}": n for n in (1, 2, 4, 8, 16, 120)}),
+        Knob("algorithm", "all-reduce, unsharded", {name: name for name in ("Tree", "NVLSTree", "Ring")}),
+        Knob("stage", "sharding", {f"ZeRO-{s}" if s else "none": s for s in STAGES}),
+        Knob("itemsize", "gradients", {"bf16": 2, "fp32": 4, "8 bits": 1}),
+        Knob("cut", "a copy is cut over", {"1 GPU": 1, "8": 8, "128": 128, "1,024": 1024}),
+        Knob("cap", "bucket cap", caps),
+        Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
+        Knob("per_node", "GPUs of a node", {"8": 8, "4": 4, "16": 16, "72 (NVL72)": 72}),
+        Knob("network", "network per port", {name: name for name in networks}, "InfiniBand NDR 400 Gb/s"),
+        Knob("utilisation", "share of the peak", {"50 %": 0.5, "47 %": 0.47, "40 %": 0.4}),
+        Knob("wires", "share of the wires", {"100 %": 1.0, "77 %": 0.77, "60 %": 0.6}),
+    ]
     return Explorer(_turned, knobs, FILMED)
 
 

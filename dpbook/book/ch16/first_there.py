@@ -68,14 +68,13 @@ def _shortcuts(methods: Mapping[str, Method], compute: float, alpha: float, beta
     return {name: min(methods, key=lambda method: of(methods[method])) for name, of in shortcuts.items()}
 
 
-def _fraction(steps: int, first: str) -> Race:
-    """Return a race in which it matters that a part of a period counts as a part."""
-    exact: Method = {"steps": 1000, "every": 1, "rounds": 2, "bytes": 50_000_000, "extra": 0.0, "hidden": False}
-    seldom = exact | {"steps": steps, "every": 1000, "bytes": 10_000_000_000}
-    return {"exact": exact, "seldom": seldom}, 0.1, 1e-6, 1e-9, first
-
-
-FRACTIONS = [_fraction(1100, "seldom"), _fraction(1900, "exact")]
+EXACT: Method = {"steps": 1000, "every": 1, "rounds": 2, "bytes": 50_000_000, "extra": 0.0, "hidden": False}
+SELDOM: Method = EXACT | {"every": 1000, "bytes": 10_000_000_000}
+FRACTIONS: list[Race] = [
+    ({"exact": EXACT, "seldom": SELDOM | {"steps": 1100}}, 0.1, 1e-6, 1e-9, "seldom"),
+    ({"exact": EXACT, "seldom": SELDOM | {"steps": 1900}}, 0.1, 1e-6, 1e-9, "exact"),
+]
+"""Races in which it matters that a part of a period counts as a part."""
 
 
 @lru_cache(maxsize=16)
