@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         status, failure = 1, error
     if joining and joining.rank is not None:
         joining.end(failure)
-    elif joining and script.any_failed():  # its error is the cause of the script's, or the script ignores it
+    elif script.has_failed():  # in a process of the script, whose error this process repeats or ignores
         status = status or 1
     elif status and failure:
         text = write_error(folder, script.rank or 0, failure)

@@ -43,9 +43,9 @@ class LaunchedScript:
     world: int
     rank: int | None
 
-    def any_failed(self, for_seconds: float = 0.0) -> bool:
-        """Return True if a rank has failed at least so many seconds ago, and was not started again."""
-        errors = self.folder.glob(failure_files.ERROR_FILE.format("*"))
+    def has_failed(self, for_seconds: float = 0.0) -> bool:
+        """Return True if a rank of the script has failed at least so many seconds ago, and was not started again."""
+        errors = self.folder.glob(failure_files.ERROR_FILE.format("*" if self.rank is None else self.rank))
         return any(time.time() - error.stat().st_mtime >= for_seconds for error in errors)
 
     def all_recorded(self) -> bool:
@@ -166,7 +166,7 @@ def end_waiting_script(script: LaunchedScript) -> None:
     """From a thread, end a script that waits in vain: the ranks that it has started are recorded, or one has failed."""
 
     def watch() -> None:
-        while not (failed := script.any_failed(GRACE_SECONDS)) and not script.all_recorded():
+        while not (failed := script.has_failed(GRACE_SECONDS)) and not script.all_recorded():
             time.sleep(POLL_SECONDS)
         for process in multiprocessing.active_children():  # a manager would outlive this one
             process.kill()
