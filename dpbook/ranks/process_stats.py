@@ -30,15 +30,15 @@ def all_processes() -> ProcessTable:
 
 
 def family(process: int, table: ProcessTable) -> dict[int, float]:
-    """Return the seconds of computation of each process in the session of ``process``, and of their descendants.
+    """Return the seconds of computation of ``process``, of the session that it may lead, and of their descendants.
 
     A descendant may have left for a session of its own. Returns an empty dictionary if ``process`` is not in the table.
     """
     if process not in table:
         return {}
-    session, rest = table[process][1], dict(table)
+    rest = dict(table)
     members: dict[int, float] = {}
-    while more := {p: stat[2] for p, stat in rest.items() if stat[1] == session or stat[0] in members}:
+    while more := {p: stat[2] for p, stat in rest.items() if process in (p, stat[1]) or stat[0] in members}:
         members |= more
         rest = {p: stat for p, stat in rest.items() if p not in members}
     return members

@@ -21,7 +21,14 @@ from dpbook.core import end_with_parent, exit_without_teardown, import_without_c
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import SPAWNS_VARIABLE
 from dpbook.runs.launch.rank_setup import begin_rank, end_rank, write_error
-from dpbook.runs.launch.spawned_ranks import LaunchedScript, end_waiting_script, joining_process, watch_processes
+from dpbook.runs.launch.spawned_ranks import (
+    LaunchedScript,
+    end_ranks_first,
+    end_waiting_script,
+    joining_process,
+    report_exit_codes,
+    watch_processes,
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -36,6 +43,7 @@ def main(arguments: list[str]) -> int:
         script = LaunchedScript(folder, int(spawned), None)
         joining = joining_process(script)
         end_waiting_script(script)
+        signal.signal(signal.SIGTERM, end_ranks_first)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the ranks, which inherit this and may handle the signal
     else:
         script = LaunchedScript(folder, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
@@ -60,6 +68,8 @@ def main(arguments: list[str]) -> int:
             status = 1
     except BaseException as error:  # the launcher reports every kind of error
         status, failure = 1, error
+    if joining:
+        report_exit_codes(script)
     if joining and joining.rank is not None:
         joining.end(failure)
     elif script.has_failed():  # in a process of the script, whose error this process repeats or ignores

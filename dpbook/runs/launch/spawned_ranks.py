@@ -11,6 +11,7 @@ import importlib
 import inspect
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -18,11 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlparse
 
 from dpbook.core import PARENT, DpbookError, InvalidArgument, end_with_parent, rebind_names
 from dpbook.ranks import failure_files
+from dpbook.runs.launch.command import REPORT_VARIABLE
 from dpbook.runs.launch.rank_setup import begin_rank, end_rank, stop_watcher, write_error
 
 RECORDED_FILE = "recorded-{}"
@@ -30,6 +33,8 @@ RECORDED_FILE = "recorded-{}"
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30.0
 """Time in which a script may end by itself, or start the ranks again, when one of them has failed."""
+SHUTDOWN_SECONDS = 5.0
+"""Time in which a rank may write where it is after SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +163,39 @@ def watch_processes(script: LaunchedScript) -> None:
             vars(process)["run"] = _WatchedRun(process.run, script, is_main)
         start(process)
 
+        _started.append(process)
+
     start_process.unwatched = start  # type: ignore[attr-defined]
     BaseProcess.start = start_process  # type: ignore[method-assign, assignment]
+
+
+_started: list[BaseProcess] = []
+
+
+def report_exit_codes(script: LaunchedScript) -> None:
+    """Write the exit codes of the ranks that this process has started, in the form of torchrun's report."""
+    processes = {str(process.pid): process for process in _started}
+    report = ""
+    for rank in range(script.world):
+        pid = failure_files.read_or_empty(script.folder / failure_files.PROCESS_ID_FILE.format(rank))
+        code = processes[pid].exitcode if pid in processes else 0
+        if code and code != -signal.SIGTERM:  # with which the script ends the others
+            report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
+    Path(os.environ[REPORT_VARIABLE]).write_text(report)
+
+
+def end_ranks_first(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM in the process that runs the script: pass it on to the ranks, and end by it after them.
+
+    `torch.multiprocessing.spawn` would interrupt them when this process ends, and then they seem to finish.
+    """
+    ranks = multiprocessing.active_children()
+    for process in ranks:
+        process.terminate()
+    for process in ranks:
+        process.join(SHUTDOWN_SECONDS)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def end_waiting_script(script: LaunchedScript) -> None:
@@ -168,6 +204,7 @@ def end_waiting_script(script: LaunchedScript) -> None:
     def watch() -> None:
         while not (failed := script.has_failed(GRACE_SECONDS)) and not script.all_recorded():
             time.sleep(POLL_SECONDS)
+        report_exit_codes(script)
         for process in multiprocessing.active_children():  # a manager would outlive this one
             process.kill()
         exit_at_once(int(failed))

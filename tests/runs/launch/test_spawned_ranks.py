@@ -148,3 +148,35 @@ def test_an_error_that_the_script_does_not_look_at_is_reported(tmp_path, monkeyp
         status, _ = launched(tmp_path, monkeypatch, FAILS, port, **options)
     assert status == 1
     assert line in capfd.readouterr().err
+
+
+ENDS = """
+import signal, time
+
+def work(rank, fault):
+    init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(3))
+    if rank == 1 and fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1 and fault == "waits":
+        time.sleep(1000)
+    dist.all_reduce(torch.ones(5))
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), 2)
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("killed", "rank 1 died: killed by SIGKILL"),
+        ("waits", "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at line 25 of work"),
+    ],
+)
+def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, capfd, fault, line):
+    options = ("--spawns", "--hang-timeout", "8")
+    status, _ = launched(tmp_path, monkeypatch, ENDS, fault, f"file://{tmp_path}/store", spawns=options)
+    assert status == 1
+    assert line in capfd.readouterr().err
