@@ -172,7 +172,7 @@ if __name__ == "__main__":
     ("fault", "line"),
     [
         ("killed", "rank 1 died: killed by SIGKILL"),
-        ("waits", "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at line 25 of work"),
+        ("waits", "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at line 26 of work"),
     ],
 )
 def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, capfd, fault, line):
