@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -73,21 +74,18 @@ class JoiningProcess:
         rebind_names([(self._join, self._init_process_group)])
 
     def _init_process_group(self, *args: Any, **options: Any) -> None:
-        if self.rank is not None:
-            self._join(*args, **options)
-        else:
-            self._begin(inspect.signature(self._join).bind(*args, **options).arguments)
+        if self.rank is None:
+            rank, world = _rank_and_world(inspect.signature(self._join).bind(*args, **options).arguments)
+            if min(rank, world) < 0:
+                self._join(*args, **options)  # it raises an error
+            self._begin(rank, world)
             self._dist.init_process_group(*args, **options)  # with what a watcher has put around it
+        else:
+            self._join(*args, **options)
         self._groups.append(self._dist.group.WORLD)
 
-    def _begin(self, arguments: dict[str, Any]) -> None:
-        """Become the rank that `init_process_group` is given: as an argument, in the address or in the environment."""
+    def _begin(self, rank: int, world: int) -> None:
         script = self._script
-        address = dict(parse_qsl(urlparse(arguments.get("init_method") or "").query))
-        rank, world = (
-            int(given if (given := arguments.get(name, -1)) != -1 else address.get(name) or os.environ[name.upper()])
-            for name in ("rank", "world_size")
-        )
         error: DpbookError | None = None
         if script.rank is not None:
             error = DpbookError("the script starts its ranks itself, and torchrun has started others: add --spawns")
@@ -112,6 +110,16 @@ class JoiningProcess:
             cause = (error.__context__ if isinstance(error, SystemExit) else None) or error
             print(write_error(folder, rank, cause), file=sys.stderr, end="", flush=True)
             stop_watcher()
+
+
+def _rank_and_world(arguments: Mapping[str, Any]) -> list[int]:
+    """Return what `init_process_group` is given: as an argument, in the address or in the environment; -1: nowhere."""
+    address = dict(parse_qsl(urlparse(arguments.get("init_method") or "").query))
+    found = []
+    for name in ("rank", "world_size"):
+        given = arguments.get(name, -1)
+        found.append(int(address.get(name, os.environ.get(name.upper(), -1)) if given == -1 else given))
+    return found
 
 
 @functools.cache
@@ -162,25 +170,25 @@ def watch_processes(script: LaunchedScript) -> None:
             is_main = threading.current_thread() is threading.main_thread()
             vars(process)["run"] = _WatchedRun(process.run, script, is_main)
         start(process)
-
-        _started.append(process)
+        _started[str(process.pid)] = process
 
     start_process.unwatched = start  # type: ignore[attr-defined]
     BaseProcess.start = start_process  # type: ignore[method-assign, assignment]
 
 
-_started: list[BaseProcess] = []
+_started: dict[str, BaseProcess] = {}
+"""Processes that this one has started, by process id."""
 
 
 def report_exit_codes(script: LaunchedScript) -> None:
     """Write the exit codes of the ranks that this process has started, in the form of torchrun's report."""
-    processes = {str(process.pid): process for process in _started}
     report = ""
     for rank in range(script.world):
         pid = failure_files.read_or_empty(script.folder / failure_files.PROCESS_ID_FILE.format(rank))
-        code = processes[pid].exitcode if pid in processes else 0
-        if code and code != -signal.SIGTERM:  # with which the script ends the others
-            report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
+        with suppress(KeyError, ValueError):  # another process has started it, or its object is closed
+            code = _started[pid].exitcode
+            if code and code != -signal.SIGTERM:  # with which the script ends the others
+                report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
     Path(os.environ[REPORT_VARIABLE]).write_text(report)
 
 
