@@ -214,7 +214,7 @@ def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
     if args.script and not args.report and (args.report_name or args.alone):
         parser.error("--report-name and --alone need --report")
     if args.spawns and (not args.script or args.alone):
-        parser.error("--spawns needs a script, and excludes --alone: how many ranks it starts, the script decides")
+        parser.error("--spawns needs a script, and --alone cannot be used with it: the script sets the number of ranks")
     if args.script and args.unknown:
         parser.error(f"unrecognized arguments before the script: {' '.join(args.unknown)}")
     return None if args.script else parser.parse_args(args.unknown)

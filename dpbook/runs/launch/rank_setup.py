@@ -98,7 +98,7 @@ def watch_start(seconds: float, give_up: Callable[[], None]) -> None:
         begun: float | None = None
         while True:
             time.sleep(POLL_SECONDS)
-            if not joins(thread):
+            if not _joins(thread):
                 if begun is not None:
                     return
             elif begun is None:
@@ -110,7 +110,7 @@ def watch_start(seconds: float, give_up: Callable[[], None]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def joins(thread: int) -> bool:
+def _joins(thread: int) -> bool:
     """Return True if the thread is in `init_process_group`.
 
     The frame is a local variable of this function alone: kept while the watchdog sleeps, it would keep the tensors of

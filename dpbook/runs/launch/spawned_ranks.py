@@ -51,8 +51,11 @@ class LaunchedScript:
 
     def has_failed(self, for_seconds: float = 0.0) -> bool:
         """Return True if a rank of the script has failed at least so many seconds ago, and was not started again."""
-        errors = self.folder.glob(failure_files.ERROR_FILE.format("*" if self.rank is None else self.rank))
-        return any(time.time() - error.stat().st_mtime >= for_seconds for error in errors)
+        for error in self.folder.glob(failure_files.ERROR_FILE.format("*" if self.rank is None else self.rank)):
+            with suppress(FileNotFoundError):  # the rank is just started again
+                if time.time() - error.stat().st_mtime >= for_seconds:
+                    return True
+        return False
 
     def all_recorded(self) -> bool:
         return all((self.folder / RECORDED_FILE.format(rank)).exists() for rank in range(self.world))
