@@ -233,7 +233,7 @@ class Feed:
             drawn = np.mean([sum(map(len, local)) for local in self.batches(0)])
             lines.append(f"  a step: {self.distinct().mean():.1f} different examples of {drawn:.1f} on average")
         if self.repeated_epochs:
-            lines.append(f"  order: {plural(len(self.repeated_epochs), 'epoch')} in that of the epoch before")
+            lines.append(f"  order: the same as in the epoch before, in {plural(len(self.repeated_epochs), 'epoch')}")
         if self.hang:
             lines.append(f"  hang: {self.hang}")
         return "\n".join(lines)

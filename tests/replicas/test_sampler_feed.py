@@ -161,7 +161,7 @@ def test_repr_is_a_report():
     ]
     assert lines[2:] == [
         "  a step: 2.0 different examples of 2.0 on average",
-        "  order: 1 epoch in that of the epoch before",
+        "  order: the same as in the epoch before, in 1 epoch",
         "  hang: epoch 0: rank 0 waits in step 119 for rank 1, which had only 118 batches",
     ]
     assert len(repr(feed(samplers(2, 2), 2, 1)).splitlines()) == 3
