@@ -51,7 +51,9 @@ class _Side:
     def step(self) -> None:
         """Execute the next request, and send its result."""
         try:
-            result = self._execute(self._receive())
+            # Both names keep arrays alive until they are sent: those of the call may have been changed in place.
+            request = self._receive()
+            result = self._execute(request)
             reply = {"value": write(result, self._arrays, self._named)}
         except Ended:
             raise

@@ -186,6 +186,14 @@ def test_an_order_that_is_another_one_on_another_rank_is_wrong_here_too(name):
         assert not mutant_case(servers, 3, mutant).passed
 
 
+def test_the_solutions_of_tasks_that_exchange_arrays_earn_all_points():
+    """In place, in messages and as results. All other solutions are graded in the proof."""
+    graded = grade(find([*EXERCISES.glob("solutions/09_*.ipynb"), *EXERCISES.glob("solutions/14_*.ipynb")]), 17, jobs=2)
+    tasks = [task for s in graded.submissions for exercise in s.exercises for task in exercise.tasks]
+    assert len(tasks) == 7
+    assert [(task.task, str(task.report)) for task in tasks if task.reason] == []
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_every_solution_earns_all_points_and_every_stub_none():
