@@ -1,5 +1,6 @@
 """Checks of exercise 03: a rank's part, an epoch's order, two wrong seeds in numbers, and the rank that waits."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,9 +24,11 @@ def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> li
 
 def dealt(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], list[int]]) -> None:
     """Check all ranks' parts on each world, with the sizes of ``sizes(world)``."""
+    # Numbers of examples need not start at 0; -1 marks no padding, and a float does not hold an odd number above 2**53.
+    begins = itertools.cycle([int(rng.integers(100)), -1, 2**53 + 1])
     for world in WORLDS:
         for size in sizes(world):
-            order = rng.permutation(size) + int(rng.integers(100))  # numbers of examples need not start at 0
+            order = rng.permutation(size) + next(begins)
             share = -(-size // world)
             cards = order[np.arange(share * world) % size]
             where = f"world {world}, size {size}, order {order.tolist()}"

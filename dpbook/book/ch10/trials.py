@@ -212,7 +212,8 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
     states, logs = [], []
     for number, step in enumerate(torch.tensor(trial["batches"])):
         wire.restart()
-        module.zero_grad(set_to_none=number % 2 == 0)  # both kinds: new tensors, or zeros in the old ones
+        # Both kinds, in either order: new tensors, or zeros in the old ones.
+        module.zero_grad(set_to_none=(number + wire.world) % 2 == 0)
         for k, micro in enumerate(step):
             is_last = k + 1 == len(step)
             module.order = trial["last" if is_last else "orders"][wire.rank]

@@ -43,7 +43,7 @@ def ticked(
         spans += [Span("matmul", rank, "compute", "computation", times[a], times[b]) for a, b in work[rank]]
         spans += [Span("to the device", rank, "copy", "copy", times[a], times[b]) for a, b in other[rank]]
         for number, (a, b) in enumerate(zip(entries[rank], ends[rank], strict=True)):
-            lane = f"communication {number % 2}"
+            lane = f"communication {(number + rank) % 2}"  # a collective may have another lane on another rank
             spans.append(Span("all-reduce", rank, lane, "communication", times[a], times[b]))
     return Timeline(tuple(spans), (0.0, times[-1]))
 

@@ -67,6 +67,7 @@ kernel a x; kernel a y x
 kernel a x; kernel b y x
 kernel a x; read x
 kernel a x; record a e; wait b e; kernel b y x
+kernel c w; kernel a x; record a e; wait b e; kernel c y x
 kernel a x; record a e; wait b e; read x
 record a e; kernel a x; wait b e; kernel b y x
 kernel a x; wait b e; record a e; kernel b y x

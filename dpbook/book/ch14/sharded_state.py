@@ -114,6 +114,8 @@ def reshards(answer: Answer, rng: np.random.Generator, *, dividing: bool) -> Non
             f"layer{n}.weight": {kind: rng.normal(size=(count, *shape)).astype(dtype) for kind, dtype in KINDS.items()}
             for n, (count, shape) in enumerate(zip(rows, columns, strict=True))
         }
+        for arrays in wholes.values():
+            arrays["exp_avg"].flat[0] = -0.0
         step, where = int(rng.integers(1, 10_000)), f"{old} ranks to {new}, tensors of {rows} rows"
         files = _checkpoint(wholes, step, old)
         got = expect_items(call(answer, files, new, unchanged=True, where=where), new, f"a list of {new} files", where)
@@ -131,4 +133,7 @@ def _judge_file(right: State, file: Any, where: str) -> None:
         fits = isinstance(names[name], dict) and set(names[name]) == set(KINDS)
         expect(fits, f"the arrays {', '.join(KINDS)}", f"{names[name]}"[:80], f"{where}, {name}")
         for kind, array in arrays.items():
-            expect_equal(array, names[name][kind], f"{where}, {name}, {kind}")
+            place = f"{where}, {name}, {kind}"
+            expect_equal(array, names[name][kind], place)
+            signs = [np.signbit(each).tolist() for each in (array, np.asarray(names[name][kind]))]
+            expect(signs[0] == signs[1], "all bits: −0.0 stays −0.0", "0.0", place)

@@ -200,15 +200,19 @@ class Replicas:
         return cls([[{n: a.copy() for n, a in s.items()} for s in states] for _ in range(world)], None)
 
     @classmethod
-    def differing(cls, rng: np.random.Generator, kinds: Sequence[int], *, heals: bool = False) -> "Replicas":
+    def differing(
+        cls, rng: np.random.Generator, kinds: Sequence[int], *, heals: bool = False, nan: bool = False
+    ) -> "Replicas":
         """Draw replicas of which only ranks of equal kind have equal bits, from some update on.
 
-        If it ``heals``, all are equal again at the last update.
+        If it ``heals``, all are equal again at the last update. With ``nan`` they differ first in the bits of a NaN.
         """
         replicas = cls.equal(rng, len(kinds))
         last = len(replicas.states[0]) - 1
         at, first = int(rng.integers(last if heals else last + 1)), int(rng.integers(len(NAMES)))
         change = int(rng.integers(3))
+        if nan:
+            first, change = NAMES.index("embed"), 3
         for rank, kind in enumerate(kinds):
             for update in range(at, last if heals else last + 1):
                 for name in NAMES[first:] if update == at else NAMES:
@@ -229,12 +233,17 @@ class Replicas:
         mine, *arrays = [self.states[r][update][tensor] for r in (rank, *range(len(self.states)))]
         other = next(r for r, array in enumerate(arrays) if array.tobytes() != mine.tobytes())
         place = next(i for i in range(mine.size) if mine.flat[i].tobytes() != arrays[other].flat[i].tobytes())
-        shown = f"element {place} is {mine.flat[place]!r}, and {arrays[other].flat[place]!r} on rank {other}"
+        here, there = (_with_bits(array.flat[place]) for array in (mine, arrays[other]))
+        shown = f"element {place} is {here}, and {there} on rank {other}"
         return f"(update, tensor, rank) {self.first}: {shown}"
 
 
+def _with_bits(number: Any) -> str:
+    return f"{number!r} of the bits {number.tobytes().hex()}" if np.isnan(number) else repr(number)
+
+
 def _change(array: NDArray[Any], kind: int, change: int) -> None:
-    """Change an array in place: ``kind`` times the last bit of an element, two elements swapped, or a zero's sign."""
+    """Change an array in place: ``kind`` times the last bit of an element, the order, or the sign of a zero or NaN."""
     row = array.reshape(-1)
     for _ in range(kind):
         if change == 0 or kind > 1:
@@ -242,7 +251,8 @@ def _change(array: NDArray[Any], kind: int, change: int) -> None:
         elif change == 1:
             row[[2, 3]] = row[[3, 2]]
         else:
-            row[1] = -row[1]
+            place = 3 - change  # in the first tensor a zero or a NaN
+            row[place] = -row[place]
 
 
 KINDS = ((0, 0, 1), (1, 0, 0), (0, 1), (0, 0, 0, 1, 0), (0, 0, 1, 1, 0), (1, 1, 0, 0, 0), (0, 1, 2), (2, 1, 1, 0, 1))
@@ -254,6 +264,7 @@ def _cases(rng: np.random.Generator) -> list[Replicas]:
     cases = [Replicas.equal(rng, world) for world in (1, 2, 3, 5)]
     cases += [Replicas.differing(rng, list(kinds)) for kinds in KINDS]
     cases += [Replicas.differing(rng, [0, 0, 0, 1], heals=True), Replicas.differing(rng, [0, 0, 1])]
+    cases.append(Replicas.differing(rng, [0, 1, 0], nan=True))
     return [cases[place] for place in rng.permutation(len(cases))]
 
 

@@ -38,6 +38,7 @@ MUTANTS = (
     edit("03.1", "last example repeated", {PADDED: 'np.pad(order, (0, -len(order) % world), mode="edge")'}, "padding"),
     edit("03.1", "dropped in place of padded", {PADDED: "order[: len(order) // world * world]"}, "padding"),
     edit("03.1", "not padded", {PADDED: "order"}, "padding"),
+    edit("03.1", "through floats", {PADDED: f"{PADDED}.astype(float)"}, "sizes that divide"),
     edit("03.1", "padded once only", {PADDED: "np.concatenate([order, order[: -len(order) % world]])"}, "padding"),
     edit("03.1", "padded with zeros", {PADDED: "np.pad(order, (0, -len(order) % world))"}, "padding"),
     edit("03.2", "not seeded", {SEEDS: ""}, SAME),

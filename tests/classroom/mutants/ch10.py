@@ -63,6 +63,11 @@ LATE = {
     "hook(ready)": "hook(late.append)",
     "while handles:": "while late:\n            ready(late.pop(0))\n        while handles:",
 }
+FIRST_GRADIENTS = {
+    "handles = []": "handles, first = [], {}",
+    "parameter.grad /= world": "gradient = first.setdefault(parameter, parameter.grad)\n        gradient /= world",
+    "all_reduce(parameter.grad)": "all_reduce(gradient)",
+}
 LEFT_OVER, FLUSHED = "if self.bucket:  # what is left over", "self.bucket, self.shapes, self.held = [], [], 0"
 SHAPES_KEPT = {FLUSHED: "self.bucket, self.held = [], 0"}
 SENT = "self.sent.append((self.all_reduce(flat), flat, self.bucket, self.shapes))"
@@ -90,6 +95,7 @@ MUTANTS = (
     edit("10.2", "sent after backward", LATE, IN_TIME),
     Mutant("10.2", "half of it sent after backward", first_half, IN_TIME),
     edit("10.2", "no division", {DIVIDED: "pass"}, IN_TIME),
+    edit("10.2", "the gradients of the first step", FIRST_GRADIENTS, IN_TIME),
     edit("10.2", "the parameter averaged", PARAMETER, IN_TIME),
     edit("10.3", "only the shapes cleared", {LEFT_OVER: "if False:"}, ONE),
     edit(

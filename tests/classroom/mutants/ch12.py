@@ -46,6 +46,7 @@ MUTANTS = (
     edit("12.1", "waiting taken for transfer", {MOVING: CALLING}, LOST),
     edit("12.1", "sums of spans", {"lost[0] += b - a": f"lost[0] += (b - a) * {EACH_CALL}"}, LOST),
     edit("12.1", "on a grid of milliseconds", {RANKS: f"{ROUNDED}\n    {RANKS}"}, LOST),
+    edit("12.1", "lane by lane", {"key=lambda s: s.start)": "key=lambda s: (s.lane, s.start))"}, LOST),
     edit("12.1", "collectives by their end", {"key=lambda s: s.start)": "key=lambda s: s.end)"}, LOST),
     edit(
         "12.1",
@@ -68,6 +69,12 @@ MUTANTS = (
         "12.3",
         "streams are in order",
         {"known = complete[name] = complete.get(name, set())": 'known = complete[""] = complete.get("", set())'},
+        EARLY,
+    ),
+    edit(
+        "12.3",
+        "a wait counts for all streams",
+        {WAITS: "for each in complete.values():\n                each |= recorded.get(line[2], set())"},
         EARLY,
     ),
     edit("12.3", "a wait makes the host wait", {WAITS: f"{WAITS}\n            host = host | known"}, EARLY),

@@ -54,6 +54,7 @@ WHOLE, IN_TIME, REDUCED = "whole weights", "gathered in time, freed after use", 
 FITS, BEST = "fits, and hides", "near the best"
 NORM, BELOW = "clipped by the whole norm", "left as it is below the limit"
 EVEN, UNEVEN = "rows that divide", "rows that do not, and more ranks than rows"
+IN_FILE = 'file["tensors"][name][kind]'
 JOINED, CHUNK = "for file in files])", "-(-len(whole) // world)"
 ROWS = "return whole[rank * chunk : (rank + 1) * chunk]"
 IN_ORDER = "for name, arrays in wholes.items()},"
@@ -109,6 +110,7 @@ MUTANTS = (
     ),
     edit("14.4", "raised to the limit", {"if norm > limit:": "if True:"}, BELOW),
     edit("14.5", "in the order of the last", {JOINED: "for file in files[::-1]])"}, EVEN),
+    edit("14.5", "added to zeros", {IN_FILE: f"{IN_FILE} + np.zeros((), arrays[kind].dtype)"}, EVEN),
     edit("14.5", "a step of 0", {STEP: '"step": 0,'}, EVEN),
     edit(
         "14.5",

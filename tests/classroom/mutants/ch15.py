@@ -35,6 +35,7 @@ AS_GIVEN = {
 }
 BITS, MOST, DIFFERS = "state[tensor].tobytes()", "max(bits, key=bits.count)", "if mine != right:"
 WITHIN = {BITS: "state[tensor]", MOST: "bits[0]", DIFFERS: "if not np.allclose(mine, right, equal_nan=True):"}
+ONE_NAN = {BITS: "np.where(state[tensor] == state[tensor], state[tensor], state[tensor].dtype.type(np.nan)).tobytes()"}
 BY_VALUE = {BITS: "state[tensor]", MOST: "bits[0]", DIFFERS: "if not np.array_equal(mine, right):"}
 
 
@@ -77,6 +78,7 @@ MUTANTS = (
     edit("15.3", "ranks 0 and 1 alone", {"zip(*ranks)": "zip(*ranks[:2])"}, FIRES),
     edit("15.3", "equal within a tolerance", WITHIN, FIRES),
     edit("15.3", "a NaN is not itself", BY_VALUE, FIRES),
+    edit("15.3", "all NaNs are equal", ONE_NAN, FIRST),
     edit("15.3", "the last update alone", {"enumerate(zip(*ranks))": "[*enumerate(zip(*ranks))][-1:]"}, FIRES),
     edit("15.3", "sums are compared", {BITS: "repr(np.nansum(state[tensor].astype(float)))"}, FIRES),
     edit("15.3", "who differs from rank 0 is blamed", {MOST: "bits[0]"}, FIRST),
