@@ -19,6 +19,8 @@ RESULT_FILE = "result-{}.pickle"
 """Written by a rank when it returns; empty for a script."""
 ERROR_FILE = "error-{}.json"
 """Written by a rank when it raises."""
+SCRIPT, STARTED = "script", "started"
+"""In place of the rank: the process of a script that starts its ranks itself, and one that has not become a rank."""
 STACK_FILE = "stack-{}.txt"
 """Written by a rank when it crashes or is ended; empty until then."""
 TIMEOUT_FILE = "timeout-{}.txt"
@@ -50,11 +52,11 @@ NOT_JOINED = f"the other ranks did not join {JOIN_FUNCTION}"
 
 
 def write_error(
-    folder: Path, rank: int, error: BaseException, trace: TracebackType | None, *, joined: bool = True
+    folder: Path, rank: int | str, error: BaseException, trace: TracebackType | None, *, joined: bool = True
 ) -> str:
     """Write down that a rank raised ``error``, and the time; return the traceback from ``trace`` on.
 
-    ``joined``: whether the rank had joined the process group.
+    ``rank`` may also be `SCRIPT` or `STARTED`. ``joined``: whether the rank had joined the process group.
     """
     text = "".join(traceback.format_exception(type(error), error, trace))
     report = {"time": time.time(), "traceback": text, "type": type(error).__name__, "message": str(error)}
@@ -107,8 +109,13 @@ def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[in
 
 def read_errors(folder: Path, world: int) -> dict[int, dict[str, Any]]:
     """Return the error reports of the ranks that raised."""
-    paths = {rank: folder / ERROR_FILE.format(rank) for rank in range(world)}
-    return {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
+    return {rank: error for rank in range(world) if (error := read_error(folder, rank))}
+
+
+def read_error(folder: Path, rank: int | str) -> dict[str, Any] | None:
+    """Return the error report that `write_error` wrote of a rank, `SCRIPT` or `STARTED`; None if there is none."""
+    text = read_or_empty(folder / ERROR_FILE.format(rank))
+    return dict(json.loads(text)) if text else None
 
 
 def last_attempt(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from dpbook.core import end_with_parent, exit_without_teardown, import_without_collection
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import SPAWNS_VARIABLE
-from dpbook.runs.launch.rank_setup import begin_rank, end_rank, write_error
+from dpbook.runs.launch.rank_setup import begin_rank, end_rank, prepare_rank, write_error
 from dpbook.runs.launch.spawned_ranks import (
     LaunchedScript,
     end_ranks_first,
@@ -41,13 +41,14 @@ def main(arguments: list[str]) -> int:
     joining = None
     if spawned := os.environ.get(SPAWNS_VARIABLE):
         script = LaunchedScript(folder, int(spawned), None)
-        joining = joining_process(script)
-        end_waiting_script(script)
         signal.signal(signal.SIGTERM, end_ranks_first)
+        joining = joining_process(script)
+        joining.prepare()
+        end_waiting_script(script)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the ranks, which inherit this and may handle the signal
     else:
         script = LaunchedScript(folder, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
-        begin_rank(folder, int(os.environ["RANK"]), script.world)
+        begin_rank(folder, int(os.environ["RANK"]), script.world, prepare_rank(folder))
     watch_processes(script)
     status: int = 0
     failure: BaseException | None = None
@@ -75,7 +76,7 @@ def main(arguments: list[str]) -> int:
     elif script.has_failed():  # in a process of the script, whose error this process repeats or ignores
         status = status or 1
     elif status and failure:
-        text = write_error(folder, script.rank or 0, failure)
+        text = write_error(folder, failure_files.SCRIPT if script.rank is None else script.rank, failure)
         print("" if isinstance(failure, SystemExit) else text, file=sys.stderr, end="")
     elif script.rank is not None:
         end_rank(folder, script.rank)

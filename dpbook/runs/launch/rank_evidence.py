@@ -47,18 +47,23 @@ _STARTERS = (
 
 
 class RankEvidence:
-    """Evidence of one rank, which goes to ``folder``; its stack goes to ``stack``, an open file."""
+    """Evidence of a process, which goes to ``folder`` once it is a rank; its stack goes to ``stack``, an open file.
 
-    def __init__(self, folder: Path, rank: int, stack: TextIO) -> None:
-        self._folder, self._rank, self._stack = folder, rank, stack
+    ``parent``: a descriptor that becomes readable when the process ends that has started this one, which then ends too.
+    """
+
+    def __init__(self, folder: Path, stack: TextIO, parent: int | None = None) -> None:
+        self._folder, self._stack, self._parent = folder, stack, [] if parent is None else [parent]
+        self._rank: int | None = None
         self._lock = threading.RLock()  # reentrant: a signal may interrupt the main thread while it holds the lock
         self._set_wakeup_fd, self._program_fd = signal.set_wakeup_fd, -1
 
     def watch(self) -> None:
-        """Begin to watch; to be called from the main thread."""
+        """Begin to watch; to be called from the main thread, before the program sets handlers of its own."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        signal.signal(signal.SIGTERM, self._end)
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._end)
         self._share_wakeup_fd(writer)
         _c_signal(signal.SIGABRT, _C_HANDLER(self._answer_abort))
         faulthandler.enable(file=self._stack)  # on a crash it writes the stack, then calls the earlier handlers
@@ -66,11 +71,18 @@ class RankEvidence:
         os.register_at_fork(after_in_child=self._reset_after_fork)
         threading.Thread(target=self._run, args=(reader,), daemon=True, name="dpbook evidence").start()
 
+    def begin_rank(self, rank: int) -> None:
+        """Write as this rank from now on. The name of the open file of stacks changes to the rank's."""
+        Path(self._stack.name).rename(self._folder / failure_files.STACK_FILE.format(rank))
+        self._rank = rank
+
     def write(self) -> None:
         """Write the last collectives, the error being handled, and then all stacks unless they are written already.
 
         The stacks are last: when the launcher finds them it ends the rank.
         """
+        if self._rank is None:
+            return
         with self._lock:
             flight_recorder.write_calls(self._folder, self._rank)
             if error := _handled_error():
@@ -101,11 +113,15 @@ class RankEvidence:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _run(self, wakeup: int) -> None:
-        before, since, is_waiting, dumped = None, time.time(), False, False
-        self._write_heartbeat(since, None)
+        before, since, is_waiting, dumped = object(), time.time(), False, False
         while True:
-            if select.select([wakeup], [], [], POLL_SECONDS)[0]:
+            ready, _, _ = select.select([wakeup, *self._parent], [], [], POLL_SECONDS)
+            if wakeup in ready:
                 self._receive(os.read(wakeup, 64))
+            elif ready:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._rank is None:
+                continue
             if not dumped and (self._folder / failure_files.DUMP_REQUEST_FILE).exists():
                 dumped = True
                 self.write()

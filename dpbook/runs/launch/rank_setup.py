@@ -27,23 +27,29 @@ _ARCHIVE_WRITER = "inline_container.cc"
 _SERIALIZATION = os.path.join("torch", "serialization.py")
 
 
-def begin_rank(folder: Path, rank: int, world: int, *, anew: bool = True) -> None:
+def prepare_rank(folder: Path, parent: int | None = None) -> RankEvidence:
+    """Prepare this process to become a rank: install the handlers of its evidence, whose ``parent`` this is."""
+    stack = open(folder / failure_files.STACK_FILE.format(f"of-{os.getpid()}"), "a")  # noqa: SIM115  # open until the end
+    evidence = RankEvidence(folder, stack, parent)
+    evidence.watch()
+    return evidence
+
+
+def begin_rank(folder: Path, rank: int, world: int, evidence: RankEvidence, *, anew: bool = True) -> None:
     """Make this process a rank: its files in ``folder`` are new, and the environment's watches begin.
 
     ``anew``: whether it is the first process of its rank, and the script has not begun in it.
     """
     for name in (
         failure_files.ERROR_FILE,
-        failure_files.STACK_FILE,
         failure_files.RESULT_FILE,
         failure_files.CALLS_FILE,
         failure_files.HEARTBEAT_FILE,
         f"{failure_files.HANDLED_ERRORS_FOLDER}/{failure_files.ERROR_FILE}",
     ):  # if another node restarted all ranks, the number of the attempt is the same
         (folder / name.format(rank)).unlink(missing_ok=True)
-    stack = open(folder / failure_files.STACK_FILE.format(rank), "a")  # noqa: SIM115  # open until the process ends
+    evidence.begin_rank(rank)
     (folder / failure_files.PROCESS_ID_FILE.format(rank)).write_text(str(os.getpid()))
-    RankEvidence(folder, rank, stack).watch()
     if start_timeout := float(os.environ.get(START_TIMEOUT_VARIABLE, 0)):
         watch_start(start_timeout, lambda: _give_up(folder, rank, start_timeout))
     if check_timeout := float(os.environ.get(CHECK_CALLS_VARIABLE, 0)):
@@ -67,10 +73,11 @@ def stop_watcher() -> None:
         importlib.import_module(watcher).stop_watching()
 
 
-def write_error(folder: Path, rank: int, error: BaseException) -> str:
-    """Write the error and the last collectives; return the error's traceback."""
+def write_error(folder: Path, rank: int | str, error: BaseException) -> str:
+    """Write the error and a rank's last collectives; return the error's traceback."""
     error = explain_full_disk(error)
-    flight_recorder.write_calls(folder, rank)
+    if isinstance(rank, int):
+        flight_recorder.write_calls(folder, rank)
     trace = drop_starter_frames(error.__traceback__)
     return failure_files.write_error(folder, rank, error, trace, joined=flight_recorder.joined())
 

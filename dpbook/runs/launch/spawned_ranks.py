@@ -3,9 +3,11 @@
 With ``--spawns`` the script runs once, in the environment that ``python script.py`` would have. A process that calls
 `init_process_group` becomes the rank that it names there; this may also be the process that runs the script. Without
 ``--spawns`` torchrun starts the script in every rank, so a process of it that joins in the rank's place is an error.
+
+A process that the script starts is prepared before any code of the script runs in it, like a rank of torchrun: one that
+is forked inherits the functions replaced here, and one that is spawned receives them with the data it needs to start.
 """
 
-import atexit
 import functools
 import importlib
 import inspect
@@ -18,16 +20,19 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import popen_fork, popen_forkserver, spawn
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlparse
 
-from dpbook.core import PARENT, DpbookError, InvalidArgument, end_with_parent, rebind_names
+from dpbook.core import DpbookError, InvalidArgument, exit_without_teardown, rebind_names
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import REPORT_VARIABLE
-from dpbook.runs.launch.rank_setup import begin_rank, end_rank, stop_watcher, write_error
+from dpbook.runs.launch.rank_evidence import RankEvidence
+from dpbook.runs.launch.rank_setup import begin_rank, end_rank, prepare_rank, stop_watcher, write_error
+from dpbook.runs.postmortem.evidence import is_consequence
 
 RECORDED_FILE = "recorded-{}"
 """File of a rank that a watcher has ended because its recording is complete."""
@@ -51,8 +56,9 @@ class LaunchedScript:
 
     def has_failed(self, for_seconds: float = 0.0) -> bool:
         """Return True if a rank of the script has failed at least so many seconds ago, and was not started again."""
-        for error in self.folder.glob(failure_files.ERROR_FILE.format("*" if self.rank is None else self.rank)):
-            with suppress(FileNotFoundError):  # the rank is just started again
+        for rank in range(self.world) if self.rank is None else (self.rank,):
+            with suppress(FileNotFoundError):  # none, or the rank is just started again
+                error = self.folder / failure_files.ERROR_FILE.format(rank)
                 if time.time() - error.stat().st_mtime >= for_seconds:
                     return True
         return False
@@ -67,14 +73,26 @@ class JoiningProcess:
     def __init__(self, script: LaunchedScript) -> None:
         self.rank: int | None = None
         self._script = script
+        self._evidence: RankEvidence | None = None
         self._groups: list[Any] = []  # when a group is freed torch may wait for a thread that waits for Python
         self._dist = importlib.import_module("torch.distributed")
         self._join = self._dist.init_process_group
+
+        @functools.wraps(self._join)
+        def init_process_group(*args: Any, **options: Any) -> None:
+            self._init_process_group(*args, **options)
+
         for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
             module = sys.modules.get(name)
             if hasattr(module, self._join.__name__):
-                setattr(module, self._join.__name__, self._init_process_group)
-        rebind_names([(self._join, self._init_process_group)])
+                setattr(module, self._join.__name__, init_process_group)
+        rebind_names([(self._join, init_process_group)])
+
+    def prepare(self, parent: int | None = None) -> None:
+        """Begin in a new process, before the script does. ``parent``: see `RankEvidence`."""
+        self.rank = None
+        if self._script.rank is None:
+            self._evidence = prepare_rank(self._script.folder, parent)
 
     def _init_process_group(self, *args: Any, **options: Any) -> None:
         if self.rank is None:
@@ -88,30 +106,42 @@ class JoiningProcess:
         self._groups.append(self._dist.group.WORLD)
 
     def _begin(self, rank: int, world: int) -> None:
-        script = self._script
-        error: DpbookError | None = None
-        if script.rank is not None:
-            error = DpbookError("the script starts its ranks itself, and torchrun has started others: add --spawns")
-        elif world != script.world:
+        script, evidence = self._script, self._evidence
+        if evidence and world == script.world:
+            begin_rank(script.folder, rank, world, evidence, anew=False)
+            self.rank = rank
+            return
+        error = DpbookError("the script starts its ranks itself, and torchrun has started others: add --spawns")
+        if evidence:
             error = InvalidArgument("--nproc", script.world, f"the number of ranks that the script starts: {world}")
-        if error:
-            write_error(script.folder, script.rank or 0, error)
-            raise error
-        begin_rank(script.folder, rank, world, anew=False)
-        self.rank = rank
+        write_error(script.folder, script.rank or 0, error)
+        raise error
+
+    def run(self, run: Callable[[], object]) -> None:
+        """Run what the process was started for, and write how it ended."""
+        try:
+            run()
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end(None)
 
     def end(self, error: BaseException | None) -> None:
-        """Write how the rank ended, if this process is one."""
-        if self.rank is None:
-            return
+        """Write how the process ended: as a rank, or with an error before it was one."""
         folder, rank = self._script.folder, self.rank
         if error is None or (isinstance(error, SystemExit) and not error.code):
-            end_rank(folder, rank)
-            if getattr(error, "ends_script", False):
-                (folder / RECORDED_FILE.format(rank)).touch()
-        else:  # torch's function exits while it handles an error
-            cause = (error.__context__ if isinstance(error, SystemExit) else None) or error
-            print(write_error(folder, rank, cause), file=sys.stderr, end="", flush=True)
+            if rank is not None:
+                end_rank(folder, rank)
+                if getattr(error, "ends_script", False):
+                    (folder / RECORDED_FILE.format(rank)).touch()
+            return
+        if rank is None and (self._script.rank is not None or failure_files.read_error(folder, failure_files.STARTED)):
+            return
+        # torch's function exits while it handles an error
+        cause = (error.__context__ if isinstance(error, SystemExit) else None) or error
+        trace = write_error(folder, failure_files.STARTED if rank is None else rank, cause)
+        if rank is not None:
+            print(trace, file=sys.stderr, end="", flush=True)
             stop_watcher()
 
 
@@ -131,68 +161,91 @@ def joining_process(script: LaunchedScript) -> JoiningProcess:
     return JoiningProcess(script)
 
 
-@dataclass
-class _WatchedRun:
-    """Replacement for the method `run` of a process that the script starts."""
+class _Preparation:
+    """Object among the data that a spawned process reads first; unpickling it there calls `prepare_process`."""
 
-    run: Callable[[], object]
-    script: LaunchedScript
-    from_main_thread: bool
+    def __init__(self, script: LaunchedScript) -> None:
+        self._script = script
 
-    def __call__(self) -> None:
-        # The signal would come at the end of the thread that has started the process. A server that forks is no parent.
-        if self.from_main_thread and os.environ.get(PARENT) == str(os.getppid()):
-            end_with_parent()
-        watch_processes(self.script)
-        process = joining_process(self.script)
-        process.rank = None
-        atexit.register(_skip_teardown, process)
-        try:
-            self.run()
-        except BaseException as error:
-            process.end(error)
-            atexit.unregister(_skip_teardown)
-            raise
-        process.end(None)
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[LaunchedScript]]:
+        return prepare_process, (self._script,)
 
 
-def _skip_teardown(process: JoiningProcess) -> None:
-    """Exit before the interpreter is taken down, which frees groups, too. It is the last handler, as the first one."""
-    if process.rank is not None:
-        exit_at_once(0)
+def prepare_process(script: LaunchedScript) -> None:
+    """Let this process become a rank, and watch the processes that it starts."""
+    joining_process(script)
+    watch_processes(script)
 
 
 def watch_processes(script: LaunchedScript) -> None:
-    """Watch the processes that this one starts, unless it has joined a process group itself."""
+    """Prepare the processes that this one starts, unless it has joined a process group itself, and note how they end.
+
+    They are those of `multiprocessing`: a DataLoader's workers, for one, are processes of a rank and no ranks.
+    """
     import torch.distributed as dist
 
-    start = getattr(BaseProcess.start, "unwatched", BaseProcess.start)
+    bootstrap, preparation_data = BaseProcess._bootstrap, spawn.get_preparation_data  # type: ignore[attr-defined]
 
-    def start_process(process: BaseProcess) -> None:
-        if not dist.is_initialized():
-            is_main = threading.current_thread() is threading.main_thread()
-            vars(process)["run"] = _WatchedRun(process.run, script, is_main)
-        start(process)
-        _started[str(process.pid)] = process
+    def prepared_bootstrap(process: BaseProcess, parent_sentinel: int | None = None) -> int:
+        """Run in the new process."""
+        if dist.is_initialized():
+            status: int = bootstrap(process, parent_sentinel)
+            return status
+        if signal.getsignal(signal.SIGTERM) is end_ranks_first:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        joining = joining_process(script)
+        joining.prepare(parent_sentinel)
+        vars(process)["run"] = functools.partial(joining.run, process.run)
+        status = bootstrap(process, parent_sentinel)
+        if script.rank is None:
+            report_exit_codes(script)
+        if joining.rank is not None and multiprocessing.get_start_method() == "spawn":
+            exit_without_teardown(status)  # others end by os._exit
+        return status
 
-    start_process.unwatched = start  # type: ignore[attr-defined]
-    BaseProcess.start = start_process  # type: ignore[method-assign, assignment]
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = preparation_data(name)
+        return data if dist.is_initialized() else {**data, "dpbook": _Preparation(script)}
+
+    BaseProcess._bootstrap = prepared_bootstrap  # type: ignore[attr-defined]
+    spawn.get_preparation_data = get_preparation_data
+    for kind in (popen_fork.Popen, popen_forkserver.Popen):
+        kind.poll = _noting_exit_code(kind.poll)  # type: ignore[method-assign]
 
 
-_started: dict[str, BaseProcess] = {}
-"""Processes that this one has started, by process id."""
+def _noting_exit_code(poll: Callable[..., int | None]) -> Callable[..., int | None]:
+    @functools.wraps(poll)
+    def noting(process: Any, *args: Any, **options: Any) -> int | None:
+        code = poll(process, *args, **options)
+        if code is not None:
+            _exit_codes[str(process.pid)] = code
+        return code
+
+    return noting
+
+
+_exit_codes: dict[str, int] = {}
+"""Exit codes of the processes that this one has started and that have ended, by process id."""
 
 
 def report_exit_codes(script: LaunchedScript) -> None:
-    """Write the exit codes of the ranks that this process has started, in the form of torchrun's report."""
+    """Write how the ranks ended that this process has started, in the form of torchrun's report.
+
+    A script may end the other ranks by a signal when one has failed.
+    """
+    multiprocessing.active_children()  # it looks whether they have ended
+    errors = failure_files.read_errors(script.folder, script.world)
+    ends = {signal.SIGTERM, *([signal.SIGKILL] if not all(map(is_consequence, errors.values())) else [])}
     report = ""
     for rank in range(script.world):
         pid = failure_files.read_or_empty(script.folder / failure_files.PROCESS_ID_FILE.format(rank))
-        with suppress(KeyError, ValueError):  # another process has started it, or its object is closed
-            code = _started[pid].exitcode
-            if code and code != -signal.SIGTERM:  # with which the script ends the others
-                report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
-    Path(os.environ[REPORT_VARIABLE]).write_text(report)
+        code = _exit_codes.get(pid)
+        if code and -code in ends:
+            report += f"Sending process {pid} closing signal\n"
+        elif code:
+            report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
+    with open(os.environ[REPORT_VARIABLE], "a") as file:  # other processes of the script may have started ranks
+        file.write(report)
 
 
 def end_ranks_first(number: int, frame: FrameType | None) -> None:

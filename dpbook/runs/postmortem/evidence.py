@@ -29,6 +29,7 @@ class LaunchEvidence:
     """Evidence that the ranks of this node left.
 
     ``exit_codes``: exit codes of the ranks that ended by themselves. ``errors``: errors of the ranks that raised.
+    ``other_errors``: those of a script that starts its ranks itself, and of a process that had not become a rank.
     ``handled_errors``: errors that ranks were handling when they were ended. ``stacks``: stacks of the other ranks when
     they crashed or were ended. ``calls``: the collectives of all ranks. ``finished``: ranks whose script had ended.
     ``unresponsive``: ranks that had to be killed. ``stderr``: that of torchrun and of rank 0. ``logs``: the folder with
@@ -38,6 +39,7 @@ class LaunchEvidence:
     world: int
     exit_codes: Mapping[int, int]
     errors: Mapping[int, Error]
+    other_errors: Mapping[str, Error]
     handled_errors: Mapping[int, Error]
     stacks: Mapping[int, str]
     calls: CallRecords
@@ -142,6 +144,11 @@ def read_evidence(
         world,
         exit_codes={r: codes.get(r, 0) for r in begun if r not in ended_by_torchrun} if status >= 0 else {},
         errors=errors,
+        other_errors={
+            name: error
+            for name in (failure_files.STARTED, failure_files.SCRIPT)
+            if (error := failure_files.read_error(folder, name))
+        },
         handled_errors=failure_files.read_errors(folder / failure_files.HANDLED_ERRORS_FOLDER, world),
         stacks=dumped,
         calls=read_calls(folder, world),

@@ -65,18 +65,22 @@ def _raised(evidence: LaunchEvidence, errors: Mapping[int, Error]) -> str:
     if not causes:
         return ""
     rank, first = min(causes.items(), key=lambda item: float(item[1]["time"]))
-    chain = [[first["type"], first["message"]], *first["before"]]
+    when = "" if first.get("joined", True) or evidence.world == 1 else ", before it joined the process group"
+    return f"rank {rank} failed first{when}: {_describe(first)}"
+
+
+def _describe(error: Error) -> str:
+    """Return type and message of the first error of a chain that blames no other rank, and the whole traceback."""
+    chain = [[error["type"], error["message"]], *error["before"]]
     causes_of_chain = [link for link in chain if not blames_others(link[1])]
     # A program may answer an earlier error with an exit status alone.
     errors_of_chain = [link for link in causes_of_chain if link[0] != "SystemExit" or not link[1].isdigit()]
-    kind, message = (errors_of_chain or causes_of_chain)[0]
+    kind, message = (errors_of_chain or causes_of_chain or chain)[0]
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
     elif spawned := _SPAWNED.match(message):
         kind, message = spawned[2], f"{spawned[3]} (in process {spawned[1]} of those that the script starts itself)"
-    when = "" if first.get("joined", True) or evidence.world == 1 else ", before it joined the process group"
-    error = f"{kind}: {message}" if message else kind
-    return f"rank {rank} failed first{when}: {error}\n\n{first['traceback'].rstrip()}"
+    return f"{f'{kind}: {message}' if message else kind}\n\n{error['traceback'].rstrip()}"
 
 
 def waited_for_too_many(evidence: LaunchEvidence) -> str:
@@ -165,6 +169,16 @@ def waited_for_each_other(evidence: LaunchEvidence) -> str:
     return f"the ranks waited in different collectives: {evidence.describe_positions()}{_errors(evidence)}"
 
 
+def script_failed(evidence: LaunchEvidence) -> str:
+    """A process that was to become a rank raised, or that of a script which starts its ranks itself."""
+    subjects = {
+        failure_files.STARTED: "a process that the script started failed before it joined the process group",
+        failure_files.SCRIPT: "the script failed in the process that starts its ranks",
+    }
+    described = (f"{subjects[name]}: {_describe(error)}" for name, error in evidence.other_errors.items())
+    return next(described, "")
+
+
 def fault_unknown(evidence: LaunchEvidence) -> str:
     """Some ranks lost others or timed out, and none of the ranks that are known here is at fault."""
     if not evidence.errors and not evidence.hung:
@@ -174,7 +188,7 @@ def fault_unknown(evidence: LaunchEvidence) -> str:
 
 RULES: tuple[Callable[[LaunchEvidence], str], ...] = (
     died, raised, waited_for_too_many, obeyed_sigterm, failed_while_handling, called_differently, sizes_differed,
-    aborted, stopped_responding, finished_early, never_joined, waited_for_each_other, fault_unknown,
+    aborted, stopped_responding, finished_early, never_joined, waited_for_each_other, script_failed, fault_unknown,
 )  # fmt: skip
 """All rules, in this order: the first that applies gives the sentence."""
 

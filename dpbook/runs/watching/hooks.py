@@ -101,6 +101,14 @@ class TrainingHooks:
         self.wrappers.update({id(wrapper): wrapper for wrapper in modules.wrappers if averages(wrapper)})
         return modules
 
+    def watch_existing(self) -> None:
+        """Watch the optimizers and wrappers that the script has created already."""
+        objects = gc.get_objects()
+        for wrapper in [each for each in objects if issubclass(type(each), nn.parallel.DistributedDataParallel)]:
+            self._wrapper_created(None, wrapper)
+        for optimizer in [each for each in objects if issubclass(type(each), Optimizer)]:
+            self._optimizer_created(None, optimizer)
+
     def _wrapper_created(self, result: None, wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
         self.wrappers[id(wrapper)] = wrapper
 

@@ -1,6 +1,7 @@
 """Start to watch a rank; the guard of a launch calls `install` before the script begins."""
 
 import atexit
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ def install(rank: int, world: int, *, anew: bool = True) -> None:
     folder = Path(request["folder"])
     if not anew and any(event["kind"] in ("step", "update") for event in read_journal(folder, rank)):
         return
-    start = record_moments if request["moments"] else record_contents
+    start = record_moments if request["moments"] else functools.partial(record_contents, existing=not anew)
     _installed.append(start(folder, rank, world, request["options"]))
     if not anew:
         rebind_names(_installed[-1].replaced)
@@ -49,8 +50,13 @@ def stop_watching() -> None:
         _installed.pop().close()
 
 
-def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
-    """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
+def record_contents(
+    folder: Path, rank: int, world: int, options: Mapping[str, Any], *, existing: bool = False
+) -> Recorder:
+    """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`.
+
+    ``existing``: the script has begun, and may have created optimizers.
+    """
     from dpbook.runs.watching.calls import Calls, GatheredCopies
     from dpbook.runs.watching.local_gradients import LocalGradients
     from dpbook.runs.watching.passes import PassRecorder
@@ -61,6 +67,8 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
     PassRecorder(recorder, hooks, gradients, copies)
     Calls(recorder, copies)
     Updates(recorder, hooks, gradients, world)
+    if existing:
+        hooks.watch_existing()
     return recorder
 
 
@@ -91,7 +99,8 @@ def recording(folder: Path | str, *, audit: bool = False, **options: Any) -> Ite
     else:
         expected = "set by what starts the ranks, such as torchrun or srun"
         raise InvalidArgument("RANK and WORLD_SIZE", "not set", expected)
-    recorder = (record_contents if audit else record_moments)(Path(folder), rank, world, options)
+    start = functools.partial(record_contents, existing=True) if audit else record_moments
+    recorder = start(Path(folder), rank, world, options)
     try:
         yield recorder
     finally:

@@ -13,8 +13,10 @@ import os, signal, sys, time
 from pathlib import Path
 from dpbook.runs.launch.rank_evidence import RankEvidence
 folder = Path(sys.argv[1])
-stack = open(folder / "stack", "w")
-RankEvidence(folder, 0, stack).watch()
+stack = open(folder / "stack-0.txt", "w")
+evidence = RankEvidence(folder, stack)
+evidence.watch()
+evidence.begin_rank(0)
 def terminate(process):
     os.kill(process, signal.SIGTERM)
 """
@@ -28,13 +30,13 @@ os.read(begun, 1)
 terminate(child)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 time.sleep(0.2)
-print(status, (folder / "stack").read_text() == "")
+print(status, (folder / "stack-0.txt").read_text() == "")
 """
 ANSWERS = """
 signal.signal(signal.SIGTERM, lambda number, frame: print("noted"))
 terminate(os.getpid())
 until = time.time() + 60
-while not (folder / "stack").read_text() and time.time() < until:
+while not (folder / "stack-0.txt").read_text() and time.time() < until:
     time.sleep(0.05)
 print("goes on")
 """
@@ -56,7 +58,7 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     terminate(os.getpid())
     await asyncio.wait_for(stop.wait(), 60)
-    while not (folder / "stack").read_text():
+    while not (folder / "stack-0.txt").read_text():
         await asyncio.sleep(0.05)
     print("goes on")
 asyncio.run(main())
@@ -78,7 +80,7 @@ def test_a_forked_process_ends_by_the_signal_and_writes_nothing(tmp_path):
 def test_the_programs_handler_is_called_and_the_stack_is_written(tmp_path):
     ended = run(tmp_path, ANSWERS)
     assert (ended.returncode, sorted(ended.stdout.splitlines())) == (0, ["goes on", "noted"])
-    assert "<module>" in (tmp_path / "stack").read_text()
+    assert "<module>" in (tmp_path / "stack-0.txt").read_text()
 
 
 def test_without_a_handler_the_rank_ends_by_the_signal_and_writes_the_error_that_it_handled(tmp_path):
@@ -86,14 +88,14 @@ def test_without_a_handler_the_rank_ends_by_the_signal_and_writes_the_error_that
     trace = json.loads((tmp_path / "handled/error-0.json").read_text())["traceback"]
     assert re.findall(r"in (.*)", trace) == ["<module>", "main", "look_up"]  # from the script's first line on
     assert trace.endswith("KeyError: 'label'\n")
-    assert "<module>" in (tmp_path / "stack").read_text()
+    assert "<module>" in (tmp_path / "stack-0.txt").read_text()
 
 
 def test_an_event_loop_receives_the_signal_and_the_stack_is_written(tmp_path):
     assert run(tmp_path, ASYNCHRONOUS).stdout.split() == ["goes", "on"]
-    assert "<module>" in (tmp_path / "stack").read_text()
+    assert "<module>" in (tmp_path / "stack-0.txt").read_text()
 
 
 def test_an_abort_stays_an_abort_and_the_stack_is_written(tmp_path):
     assert run(tmp_path, ABORTS).returncode == -signal.SIGABRT
-    assert "<module>" in (tmp_path / "stack").read_text()
+    assert "<module>" in (tmp_path / "stack-0.txt").read_text()

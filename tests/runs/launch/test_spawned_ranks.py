@@ -112,6 +112,73 @@ def test_every_process_that_joins_is_a_rank_and_ends_as_without_a_launch(tmp_pat
     assert sorted(notes[5:]) == ["a subclass 11", "the script itself 11"]
 
 
+HANDLERS = """
+import atexit, signal
+from concurrent.futures import ThreadPoolExecutor
+
+if __name__ == "__mp_main__":
+    atexit.register(note, "an exit handler")
+
+def stop(*_):
+    note("a handler of SIGTERM")
+    sys.exit()
+
+def serve(rank, address):
+    signal.signal(signal.SIGTERM, stop)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(add, rank, 2, "in a thread", address).result()
+    signal.pause()
+
+if __name__ == "__main__":
+    mp.spawn(add, (2, "spawned", sys.argv[1]), 2)
+    ranks = [mp.get_context("fork").Process(target=serve, args=(rank, sys.argv[2])) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    while open("notes").read().count("in a thread") < 2:
+        pass
+    for process in ranks:
+        process.terminate()
+        process.join()
+    note(f"{[process.exitcode for process in ranks]}")
+"""
+
+
+@pytest.mark.proof
+def test_handlers_of_the_script_run_and_a_rank_may_join_in_a_thread(tmp_path, monkeypatch):
+    addresses = [f"file://{tmp_path}/{name}" for name in ("first", "second")]
+    status, notes = launched(tmp_path, monkeypatch, HANDLERS, *addresses)
+    assert status == 0
+    assert sorted(notes[:4]) == ["an exit handler"] * 2 + ["spawned 11"] * 2
+    assert notes[4:] == ["in a thread 11"] * 2 + ["a handler of SIGTERM"] * 2 + ["[0, 0]"]
+
+
+LOADS = """
+from torch.utils.data import DataLoader
+
+def load(rank, address=None):
+    init_process_group("gloo", init_method=address, rank=rank, world_size=2 if address else -1)
+    opened = []
+    for epoch in range(6):
+        list(DataLoader(range(8), num_workers=2))
+        opened.append(len(os.listdir("/proc/self/fd")))
+    note("closed" if opened[-1] < opened[0] + 10 else f"open files: {opened}")
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        mp.start_processes(load, (sys.argv[1],), 2, start_method="fork")
+    else:
+        load(-1)
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("spawns", [True, False])
+def test_the_workers_of_a_rank_leave_no_file_open(tmp_path, monkeypatch, spawns):
+    address = [f"file://{tmp_path}/store"] if spawns else []
+    status, notes = launched(tmp_path, monkeypatch, LOADS, *address, spawns=("--spawns",) if spawns else ())
+    assert (status, notes) == (0, ["closed"] * 2)
+
+
 FAILS = """
 def fail(rank, world):
     add(rank, world, "before")
@@ -150,6 +217,37 @@ def test_an_error_that_the_script_does_not_look_at_is_reported(tmp_path, monkeyp
     assert line in capfd.readouterr().err
 
 
+OUTSIDE = """
+def fail(rank, when):
+    if when == "early" and rank == 1:
+        raise ValueError("as said")
+    add(rank, 2, "rank", sys.argv[2])
+
+if __name__ == "__main__":
+    ranks = [mp.get_context("fork").Process(target=fail, args=(rank, sys.argv[1])) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    raise KeyError("afterwards")
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("when", "line"),
+    [
+        ("early", "a process that the script started failed before it joined the process group: ValueError: as said"),
+        ("late", "the script failed in the process that starts its ranks: KeyError: 'afterwards'"),
+    ],
+)
+def test_an_error_outside_of_the_ranks_is_none_of_a_rank(tmp_path, monkeypatch, capfd, when, line):
+    options = ("--spawns", "--start-timeout", "12")
+    status, _ = launched(tmp_path, monkeypatch, OUTSIDE, when, f"file://{tmp_path}/store", spawns=options)
+    assert status == 1
+    assert line in capfd.readouterr().err
+
+
 ENDS = """
 import signal, time
 
@@ -180,3 +278,39 @@ def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, cap
     status, _ = launched(tmp_path, monkeypatch, ENDS, fault, f"file://{tmp_path}/store", spawns=options)
     assert status == 1
     assert line in capfd.readouterr().err
+
+
+EARLY = """
+from datetime import timedelta
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train(rank, divisor, address):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4, generator=torch.Generator().manual_seed(10 * step + rank))).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= divisor
+        optimizer.step()
+
+if __name__ == "__main__":
+    mp.start_processes(train, (int(sys.argv[1]), sys.argv[2]), 2, start_method="fork")
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("divisor", "verdict"), [(2, "PASS"), (1, "FAIL")])
+def test_an_audit_sees_an_optimizer_that_was_created_before_its_process_joined(
+    tmp_path, monkeypatch, capsys, divisor, verdict
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(HEAD + EARLY)
+    status = main(["audit", "--nproc", "2", "--spawns", "script.py", str(divisor), f"file://{tmp_path}/store"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "the gradient is the big batch's" in line]
+    assert [line.split()[0] for line in lines] == [verdict]
+    assert status == (verdict == "FAIL")

@@ -13,7 +13,9 @@ from pathlib import Path
 from dpbook.runs.trainer import preemption
 from dpbook.runs.launch.rank_evidence import RankEvidence
 folder = Path(sys.argv.pop(1))
-RankEvidence(folder, 0, open(folder / "stack-0.txt", "a")).watch()  # as the guard does
+evidence = RankEvidence(folder, open(folder / "stack-0.txt", "a"))  # as the guard does
+evidence.watch()
+evidence.begin_rank(0)
 preemption.TRAINING_GRACE_SECONDS = float(sys.argv[2])
 rank = preemption.PreemptionListener(training=sys.argv[1] == "training")
 rank.listen()
