@@ -23,6 +23,7 @@ from dpbook.core.machine import Gpu
 from dpbook.core.processes import (
     INSTALLED,
     PARENT,
+    call_after_import,
     end_with_parent,
     exit_without_teardown,
     handling_signals,

@@ -64,11 +64,13 @@ def print_error_and_exit(kind: type[BaseException], error: BaseException, trace:
     os._exit(1)
 
 
-class _WithoutCollection(MetaPathFinder):
-    """Finder of modules during whose import no garbage is collected; other finders find them."""
+class _Importing(MetaPathFinder):
+    """Finder of modules that calls ``execute(execute_module, module)`` to import each; other finders find them."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = set(names)
+    def __init__(
+        self, names: Iterable[str], execute: Callable[[Callable[[ModuleType], None], ModuleType], None]
+    ) -> None:
+        self._names, self._execute = set(names), execute
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in self._names:
@@ -77,7 +79,7 @@ class _WithoutCollection(MetaPathFinder):
         spec = importlib.util.find_spec(name)
         if spec and spec.loader:
             loader: Any = spec.loader
-            loader.exec_module = functools.partial(_execute_without_collection, loader.exec_module)
+            loader.exec_module = functools.partial(self._execute, loader.exec_module)
         return spec
 
 
@@ -97,7 +99,20 @@ def import_without_collection(*names: str) -> None:
     Modules are not garbage, and searching torch's for it again and again takes time: a process that imports torch and
     makes an optimizer used 3.8 s of a core in place of 4.5 (torch 2.13, medians of ten runs each, November 2026).
     """
-    sys.meta_path.insert(0, _WithoutCollection(names))
+    sys.meta_path.insert(0, _Importing(names, _execute_without_collection))
+
+
+def call_after_import(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call ``function(module)`` when the program has imported this module, at once if it has already."""
+
+    def execute_and_call(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
+        function(module)
+
+    if name in sys.modules:
+        function(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Importing([name], execute_and_call))
 
 
 LAUNCH_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

@@ -261,4 +261,4 @@ def grouped(answer: Answer, rng: np.random.Generator) -> None:
         mesh = Mesh(sizes)
         for rank in {0, mesh.world - 1, *(int(r) for r in rng.integers(0, mesh.world, 3))}:
             for name in sizes:
-                expect_equal(mesh.group(rank, name), call(answer, sizes, rank, name))
+                expect_equal(list(mesh.group(rank, name)), call(answer, sizes, rank, name))

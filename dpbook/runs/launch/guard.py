@@ -16,6 +16,7 @@ import runpy
 import signal
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from dpbook.core import end_with_parent, exit_without_teardown, import_without_collection
 from dpbook.ranks import failure_files
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
         else:
             sys.argv = arguments[1:]
             sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
-            runpy.run_path(arguments[1], run_name="__main__")
+            _run_file(arguments[1])
     except SystemExit as error:
         failure = error
         if isinstance(error.code, int | None):
@@ -81,6 +82,16 @@ def main(arguments: list[str]) -> int:
     elif script.rank is not None:
         end_rank(folder, script.rank)
     return status
+
+
+def _run_file(path: str) -> None:
+    """Run a script as Python does: errors name the file as it was given, and ``__file__`` is absolute."""
+    if Path(path).is_dir():
+        runpy.run_path(path, run_name="__main__")
+    else:
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        module.__file__ = str(Path(path).absolute())
+        exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
 
 
 if __name__ == "__main__":

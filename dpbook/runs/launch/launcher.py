@@ -75,7 +75,7 @@ def launch(
         memory, hangs = MemoryWatch(folder, spec.ranks), spec.hang_watch(folder)
         signals = [] if early_signals is None else early_signals
         signalled, hung, failed = _wait(child, folder, hangs, memory, signals)
-        if signalled or hung or child.returncode:
+        if signalled or hung or child.returncode or spec.spawns:
             with suppress(ProcessLookupError):  # torchrun has ended its ranks; a script that starts them may not have
                 os.killpg(child.pid, signal.SIGKILL)
         reader.join(SHUTDOWN_TIMEOUT)
@@ -157,7 +157,7 @@ def _wait(
                 _end(child, signals)
                 return signals[0], False, failed
             if signals:
-                _pass_on_signal(folder, signals.pop(0))
+                _pass_on_signal(folder, child.pid, signals.pop(0))
             if time.monotonic() - last_watched > WATCH_SECONDS:
                 last_watched = time.monotonic()
                 memory.sample()
@@ -169,12 +169,19 @@ def _wait(
     return 0, False, False
 
 
-def _pass_on_signal(folder: Path, number: int) -> None:
-    """Send a signal to the ranks of this node, and leave a file for those that cannot receive it yet."""
+def _pass_on_signal(folder: Path, launched: int, number: int) -> None:
+    """Send a signal to the ranks of this node, and leave a file for those that cannot receive it yet.
+
+    Once there are ranks the ``launched`` process receives it too: torchrun ignores it, a script may handle it.
+    """
     (folder / failure_files.PREEMPTION_FILE).touch()
+    processes = set()
     for path in failure_files.last_attempt(folder).glob(failure_files.PROCESS_ID_FILE.format("*")):
-        with suppress(ProcessLookupError, ValueError):  # the rank has ended, or is just writing its id
-            os.kill(int(path.read_text()), number)
+        with suppress(ValueError):  # the rank is just writing its id
+            processes |= {launched, int(path.read_text())}
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def _request_stacks(folder: Path) -> None:

@@ -9,7 +9,6 @@ is forked inherits the functions replaced here, and one that is spawned receives
 """
 
 import functools
-import importlib
 import inspect
 import multiprocessing
 import os
@@ -23,11 +22,11 @@ from dataclasses import dataclass
 from multiprocessing import popen_fork, popen_forkserver, spawn
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlparse
 
-from dpbook.core import DpbookError, InvalidArgument, exit_without_teardown, rebind_names
+from dpbook.core import DpbookError, InvalidArgument, call_after_import, exit_without_teardown, rebind_names
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import REPORT_VARIABLE
 from dpbook.runs.launch.rank_evidence import RankEvidence
@@ -39,8 +38,8 @@ RECORDED_FILE = "recorded-{}"
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30.0
 """Time in which a script may end by itself, or start the ranks again, when one of them has failed."""
-SHUTDOWN_SECONDS = 5.0
-"""Time in which a rank may write where it is after SIGTERM."""
+SHUTDOWN_SECONDS = 30.0
+"""Time in which the ranks may save and end after SIGTERM, as torchrun gives them."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,19 @@ class JoiningProcess:
         self.rank: int | None = None
         self._script = script
         self._evidence: RankEvidence | None = None
-        self._groups: list[Any] = []  # when a group is freed torch may wait for a thread that waits for Python
-        self._dist = importlib.import_module("torch.distributed")
-        self._join = self._dist.init_process_group
+        call_after_import("torch.distributed.distributed_c10d", self._replace_join)
+
+    def _replace_join(self, module: ModuleType) -> None:
+        """Replace `init_process_group`, before other modules import it where torch is not loaded yet."""
+        self._join = module.init_process_group
 
         @functools.wraps(self._join)
         def init_process_group(*args: Any, **options: Any) -> None:
             self._init_process_group(*args, **options)
 
-        for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
-            module = sys.modules.get(name)
-            if hasattr(module, self._join.__name__):
-                setattr(module, self._join.__name__, init_process_group)
+        for name in (module.__name__, "torch.distributed", "torch.distributed.device_mesh"):
+            if hasattr(sys.modules.get(name), self._join.__name__):
+                setattr(sys.modules[name], self._join.__name__, init_process_group)
         rebind_names([(self._join, init_process_group)])
 
     def prepare(self, parent: int | None = None) -> None:
@@ -97,13 +97,12 @@ class JoiningProcess:
     def _init_process_group(self, *args: Any, **options: Any) -> None:
         if self.rank is None:
             rank, world = _rank_and_world(inspect.signature(self._join).bind(*args, **options).arguments)
-            if min(rank, world) < 0:
-                self._join(*args, **options)  # it raises an error
-            self._begin(rank, world)
-            self._dist.init_process_group(*args, **options)  # with what a watcher has put around it
-        else:
-            self._join(*args, **options)
-        self._groups.append(self._dist.group.WORLD)
+            if min(rank, world) >= 0 and (rank, world) != (self._script.rank, self._script.world):
+                self._begin(rank, world)
+                # With what a watcher has put around it.
+                sys.modules["torch.distributed"].init_process_group(*args, **options)
+                return
+        self._join(*args, **options)
 
     def _begin(self, rank: int, world: int) -> None:
         script, evidence = self._script, self._evidence
@@ -182,13 +181,11 @@ def watch_processes(script: LaunchedScript) -> None:
 
     They are those of `multiprocessing`: a DataLoader's workers, for one, are processes of a rank and no ranks.
     """
-    import torch.distributed as dist
-
     bootstrap, preparation_data = BaseProcess._bootstrap, spawn.get_preparation_data  # type: ignore[attr-defined]
 
     def prepared_bootstrap(process: BaseProcess, parent_sentinel: int | None = None) -> int:
         """Run in the new process."""
-        if dist.is_initialized():
+        if _has_joined():
             status: int = bootstrap(process, parent_sentinel)
             return status
         if signal.getsignal(signal.SIGTERM) is end_ranks_first:
@@ -205,12 +202,18 @@ def watch_processes(script: LaunchedScript) -> None:
 
     def get_preparation_data(name: str) -> dict[str, Any]:
         data: dict[str, Any] = preparation_data(name)
-        return data if dist.is_initialized() else {**data, "dpbook": _Preparation(script)}
+        return data if _has_joined() else {**data, "dpbook": _Preparation(script)}
 
     BaseProcess._bootstrap = prepared_bootstrap  # type: ignore[attr-defined]
     spawn.get_preparation_data = get_preparation_data
     for kind in (popen_fork.Popen, popen_forkserver.Popen):
         kind.poll = _noting_exit_code(kind.poll)  # type: ignore[method-assign]
+
+
+def _has_joined() -> bool:
+    """Return True if this process is in a process group. A script that has not imported torch keeps it unloaded."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()
 
 
 def _noting_exit_code(poll: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -231,16 +234,16 @@ _exit_codes: dict[str, int] = {}
 def report_exit_codes(script: LaunchedScript) -> None:
     """Write how the ranks ended that this process has started, in the form of torchrun's report.
 
-    A script may end the other ranks by a signal when one has failed.
+    A script may end the other ranks by a signal when one has failed; some crash while they end.
     """
     multiprocessing.active_children()  # it looks whether they have ended
-    errors = failure_files.read_errors(script.folder, script.world)
-    ends = {signal.SIGTERM, *([signal.SIGKILL] if not all(map(is_consequence, errors.values())) else [])}
+    errors = failure_files.read_errors(script.folder, script.world).values()
+    has_cause = not all(map(is_consequence, errors))
     report = ""
     for rank in range(script.world):
         pid = failure_files.read_or_empty(script.folder / failure_files.PROCESS_ID_FILE.format(rank))
         code = _exit_codes.get(pid)
-        if code and -code in ends:
+        if code and (code == -signal.SIGTERM or (code < 0 and has_cause)):
             report += f"Sending process {pid} closing signal\n"
         elif code:
             report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
@@ -256,8 +259,9 @@ def end_ranks_first(number: int, frame: FrameType | None) -> None:
     ranks = multiprocessing.active_children()
     for process in ranks:
         process.terminate()
+    deadline = time.monotonic() + SHUTDOWN_SECONDS
     for process in ranks:
-        process.join(SHUTDOWN_SECONDS)
+        process.join(max(0.0, deadline - time.monotonic()))
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
