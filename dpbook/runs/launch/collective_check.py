@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from dpbook.collectives.programs import line_of_caller
-from dpbook.core import INSTALLED, Deadlock, MessageError
+from dpbook.core import INSTALLED, Deadlock, MessageError, rebind_names
 
 COMPARED_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("tensor", "op"),
@@ -40,10 +40,13 @@ COMPARED_ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 def install(timeout: timedelta) -> None:
     """Check every later collective of this process; a rank that does not join within ``timeout`` is named."""
+    replaced = []
     for name in COMPARED_ARGUMENTS:
         checked = _checked(name, getattr(dist, name), timeout)
+        replaced.append((getattr(dist, name), checked))
         setattr(dist, name, checked)
         setattr(distributed_c10d, name, checked)  # torch's own Python code calls it there
+    rebind_names(replaced)  # which a script that starts its ranks itself has imported already
 
 
 def _checked(name: str, collective: Callable[..., Any], timeout: timedelta) -> Callable[..., Any]:

@@ -52,7 +52,7 @@ class HangWatch:
         if not waiting or not (self._strict or all(limit in TORCH_TIMEOUTS for limit in waiting.values())):
             return False
         since = float(max(beat["since"] for beat in beats.values()))
-        usage = {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()}
+        usage = {rank: _usage(folder, rank, beats) for rank in beats.keys() - waiting.keys()}
         begun, before = self._last_busy
         same = begun >= since and before.keys() == usage.keys()
         if not same or any(_is_busy(before[rank], usage[rank], now - begun) for rank in usage):
@@ -81,9 +81,14 @@ def _heartbeat(folder: Path, rank: int) -> dict[str, Any]:
         return {}
 
 
-def _usage(folder: Path, rank: int) -> Usage | None:
-    """Return the usage of a rank and of all processes that it started; None if it is unknown."""
-    seconds = family(process_of(folder, rank) or os.getpid(), all_processes())
+def _usage(folder: Path, rank: int, ranks: Iterable[int]) -> Usage | None:
+    """Return the usage of a rank and of all processes that it started but other ``ranks``; None if it is unknown."""
+    table, process = all_processes(), process_of(folder, rank) or os.getpid()
+    for other in ranks:
+        started = family(process_of(folder, other) or 0, table)
+        if process not in started:
+            table = {each: stat for each, stat in table.items() if each not in started}
+    seconds = family(process, table)
     return (sum(seconds.values()), sum(map(_bytes, seconds))) if seconds else None
 
 

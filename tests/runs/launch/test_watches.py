@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpbook.ranks import all_processes, family
 from dpbook.ranks.failure_files import HEARTBEAT_FILE, PROCESS_ID_FILE, RESULT_FILE
 from dpbook.runs.launch import watches
 from dpbook.runs.launch.watches import HangWatch, MemoryWatch
@@ -32,7 +33,7 @@ os.wait()
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Return the files of three ranks without progress for 100 s: 0 and 2 wait in a collective, 1 is idle."""
-    monkeypatch.setattr(watches, "_usage", lambda folder, rank: IDLE)
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank, ranks: IDLE)
     for rank, limit in enumerate([1800.0, None, 1800.0]):
         beat(tmp_path, rank, limit)
         (tmp_path / PROCESS_ID_FILE.format(rank)).write_text(str(os.getpid()))
@@ -66,7 +67,7 @@ def hangs(folder, *, timeout=50.0, strict=False, later=100.0, monkeypatch):
 )
 def test_ranks_hang_that_wait_in_vain(folder, monkeypatch, limits, usage, options, hanging):
     looks = iter(usage)
-    monkeypatch.setattr(watches, "_usage", lambda folder, rank: next(looks))
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank, ranks: next(looks))
     for rank, limit in limits.items():
         beat(folder, rank, limit)
     assert hangs(folder, **options, monkeypatch=monkeypatch) is hanging
@@ -78,7 +79,7 @@ def test_a_rank_that_made_progress_meanwhile_is_no_hang(folder, monkeypatch):
 
 
 def test_ranks_that_wait_for_a_finished_one_are_a_hang(folder, monkeypatch):
-    monkeypatch.setattr(watches, "_usage", lambda folder, rank: None)
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank, ranks: None)
     (folder / RESULT_FILE.format(1)).touch()
     assert hangs(folder, monkeypatch=monkeypatch)
 
@@ -102,9 +103,12 @@ def test_the_usage_of_a_rank_includes_all_processes_that_it_started(tmp_path, se
     ) as process:
         (tmp_path / PROCESS_ID_FILE.format(0)).write_text(str(process.pid))
         assert process.stdout.read(1) == b"\n"
-        computed, moved = watches._usage(tmp_path, 0)
+        computed, moved = watches._usage(tmp_path, 0, [0, 1])
+        (started,) = family(process.pid, all_processes()).keys() - {process.pid}
+        (tmp_path / PROCESS_ID_FILE.format(1)).write_text(str(started))  # as if it were another rank
+        _, moved_alone = watches._usage(tmp_path, 0, [0, 1])
         process.stdin.close()
-    assert moved >= 2**22
+    assert moved >= 2**22 > moved_alone
     assert computed > 0
 
 
