@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> int:
         report_exit_codes(script)
     if joining and joining.rank is not None:
         joining.end(failure)
+    elif joining and script.is_recorded():  # the script may miss what its ranks were to do after the last update
+        status = 0
     elif script.has_failed():  # in a process of the script, whose error this process repeats or ignores
         status = status or 1
     elif status and failure:

@@ -28,18 +28,18 @@ from urllib.parse import parse_qsl, urlparse
 
 from dpbook.core import DpbookError, InvalidArgument, call_after_import, exit_without_teardown, rebind_names
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.command import REPORT_VARIABLE
+from dpbook.runs.launch.command import RECORDED_VARIABLE, REPORT_VARIABLE
 from dpbook.runs.launch.rank_evidence import RankEvidence
 from dpbook.runs.launch.rank_setup import begin_rank, end_rank, prepare_rank, stop_watcher, write_error
 from dpbook.runs.postmortem.evidence import is_consequence
 
-RECORDED_FILE = "recorded-{}"
-"""File of a rank that a watcher has ended because its recording is complete."""
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30.0
 """Time in which a script may end by itself, or start the ranks again, when one of them has failed."""
 SHUTDOWN_SECONDS = 30.0
 """Time in which the ranks may save and end after SIGTERM, as torchrun gives them."""
+RECORDED_SECONDS = 2.0
+"""Time in which a script may end by itself when the recordings of all ranks are complete."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,10 @@ class LaunchedScript:
                     return True
         return False
 
-    def all_recorded(self) -> bool:
-        return all((self.folder / RECORDED_FILE.format(rank)).exists() for rank in range(self.world))
+    def is_recorded(self) -> bool:
+        """Return True if a watcher has ended all ranks of the script because their recordings are complete."""
+        recorded = os.environ.get(RECORDED_VARIABLE, "")
+        return bool(recorded) and all(os.path.exists(recorded.format(rank)) for rank in range(self.world))
 
 
 class JoiningProcess:
@@ -131,8 +133,6 @@ class JoiningProcess:
         if error is None or (isinstance(error, SystemExit) and not error.code):
             if rank is not None:
                 end_rank(folder, rank)
-                if getattr(error, "ends_script", False):
-                    (folder / RECORDED_FILE.format(rank)).touch()
             return
         if rank is None and (self._script.rank is not None or failure_files.read_error(folder, failure_files.STARTED)):
             return
@@ -270,8 +270,9 @@ def end_waiting_script(script: LaunchedScript) -> None:
     """From a thread, end a script that waits in vain: the ranks that it has started are recorded, or one has failed."""
 
     def watch() -> None:
-        while not (failed := script.has_failed(GRACE_SECONDS)) and not script.all_recorded():
+        while not (failed := script.has_failed(GRACE_SECONDS)) and not script.is_recorded():
             time.sleep(POLL_SECONDS)
+        time.sleep(0.0 if failed else RECORDED_SECONDS)
         report_exit_codes(script)
         for process in multiprocessing.active_children():  # a manager would outlive this one
             process.kill()

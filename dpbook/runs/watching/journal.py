@@ -89,9 +89,7 @@ FINISHED_FILE = "finished-{}"
 
 
 class RecordingFinished(SystemExit):
-    """Raised in a script to end it when all updates have been recorded, together with what has started its ranks."""
-
-    ends_script = True
+    """Raised in a script to end it when all updates have been recorded."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpbook.runs.launch import WATCHER_VARIABLE, Launch, LaunchResult, launch
-from dpbook.runs.watching.journal import REQUEST_VARIABLE
+from dpbook.runs.launch import RECORDED_VARIABLE, WATCHER_VARIABLE, Launch, LaunchResult, launch
+from dpbook.runs.watching.journal import FINISHED_FILE, REQUEST_VARIABLE
 
 PROGRESS_SECONDS = 30.0
 """Seconds between two reports of progress."""
@@ -24,7 +24,11 @@ def with_hooks(spec: Launch, folder: Path, options: Mapping[str, Any], *, moment
     are those of `dpbook.runs.watching.recording`.
     """
     request = json.dumps({"folder": str(folder.resolve()), "moments": moments, "options": dict(options)})
-    watcher = {WATCHER_VARIABLE: "dpbook.runs.watching.installation", REQUEST_VARIABLE: request}
+    watcher = {
+        WATCHER_VARIABLE: "dpbook.runs.watching.installation",
+        REQUEST_VARIABLE: request,
+        RECORDED_VARIABLE: str(folder.resolve() / FINISHED_FILE),
+    }
     return replace(spec, variables={**spec.variables, **watcher})
 
 

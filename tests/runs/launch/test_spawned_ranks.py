@@ -281,6 +281,7 @@ def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, cap
 
 
 EARLY = """
+from concurrent.futures import ProcessPoolExecutor, wait
 from datetime import timedelta
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -290,7 +291,7 @@ def train(rank, divisor, address):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    for step in range(3):
+    for step in range(8):
         optimizer.zero_grad()
         model(torch.randn(8, 4, generator=torch.Generator().manual_seed(10 * step + rank))).square().mean().backward()
         for parameter in model.parameters():
@@ -298,14 +299,18 @@ def train(rank, divisor, address):
             parameter.grad /= divisor
         optimizer.step()
 
+    open("trained", "w").close()
+
 if __name__ == "__main__":
-    mp.start_processes(train, (int(sys.argv[1]), sys.argv[2]), 2, start_method="fork")
+    with ProcessPoolExecutor(2) as pool:
+        wait([pool.submit(train, rank, int(sys.argv[1]), sys.argv[2]) for rank in range(2)])
+    open("trained").close()
 """
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize(("divisor", "verdict"), [(2, "PASS"), (1, "FAIL")])
-def test_an_audit_sees_an_optimizer_that_was_created_before_its_process_joined(
+def test_an_audit_sees_an_optimizer_created_before_and_ends_a_script_that_waits_for_its_ranks(
     tmp_path, monkeypatch, capsys, divisor, verdict
 ):
     monkeypatch.chdir(tmp_path)
