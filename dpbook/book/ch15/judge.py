@@ -239,7 +239,7 @@ class Replicas:
 
 
 def _with_bits(number: Any) -> str:
-    return f"{number!r} of the bits {number.tobytes().hex()}" if np.isnan(number) else repr(number)
+    return f"{number!r} with the bytes {number.tobytes().hex()}" if np.isnan(number) else repr(number)
 
 
 def _change(array: NDArray[Any], kind: int, change: int) -> None:

@@ -113,7 +113,7 @@ def test_every_process_that_joins_is_a_rank_and_ends_as_without_a_launch(tmp_pat
 
 
 HANDLERS = """
-import atexit, signal
+import atexit, signal, time
 from concurrent.futures import ThreadPoolExecutor
 
 if __name__ == "__mp_main__":
@@ -135,7 +135,7 @@ if __name__ == "__main__":
     for process in ranks:
         process.start()
     while open("notes").read().count("in a thread") < 2:
-        pass
+        time.sleep(0.05)
     for process in ranks:
         process.terminate()
         process.join()
@@ -298,7 +298,6 @@ def train(rank, divisor, address):
             dist.all_reduce(parameter.grad)
             parameter.grad /= divisor
         optimizer.step()
-
     open("trained", "w").close()
 
 if __name__ == "__main__":
