@@ -25,6 +25,7 @@ from dpbook.core.processes import (
     PARENT,
     call_after_import,
     end_with_parent,
+    exit_at_once,
     exit_without_teardown,
     handling_signals,
     import_without_collection,

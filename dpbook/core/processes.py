@@ -54,6 +54,17 @@ def exit_without_teardown(status: int) -> NoReturn:
     os._exit(status)
 
 
+def exit_at_once(status: int) -> NoReturn:
+    """End the process and those that it has started by `multiprocessing`, whatever its threads do."""
+    import multiprocessing
+
+    for process in multiprocessing.active_children():
+        process.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def print_error_and_exit(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
     """Print an error and end the process at once, without exit handlers that wait for other ranks.
 

@@ -23,10 +23,17 @@ from multiprocessing import popen_fork, popen_forkserver, spawn
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-from dpbook.core import DpbookError, InvalidArgument, call_after_import, exit_without_teardown, rebind_names
+from dpbook.core import (
+    DpbookError,
+    InvalidArgument,
+    call_after_import,
+    exit_at_once,
+    exit_without_teardown,
+    rebind_names,
+)
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import RECORDED_VARIABLE, REPORT_VARIABLE
 from dpbook.runs.launch.rank_evidence import RankEvidence
@@ -274,15 +281,6 @@ def end_waiting_script(script: LaunchedScript) -> None:
             time.sleep(POLL_SECONDS)
         time.sleep(0.0 if failed else RECORDED_SECONDS)
         report_exit_codes(script)
-        for process in multiprocessing.active_children():  # a manager would outlive this one
-            process.kill()
         exit_at_once(int(failed))
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def exit_at_once(status: int) -> NoReturn:
-    """End the process, whatever its threads do."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
