@@ -16,6 +16,7 @@ from typing import NamedTuple
 from dpbook.core import handling_signals, temporary_folder
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import Launch
+from dpbook.runs.launch.spawned_ranks import exit_code_report
 from dpbook.runs.launch.watches import HangWatch, MemoryWatch
 from dpbook.runs.postmortem.rules import why_it_failed
 
@@ -85,6 +86,8 @@ def launch(
             tell(f"stopped by {signal.Signals(signalled).name}; no rank is left running")
         if failed or (not signalled and (child.returncode or hung)):
             torchrun_report = failure_files.read_or_empty(folder / failure_files.TORCHRUN_REPORT_FILE)
+            if spec.spawns:  # the program itself may be a rank, and has no time to report a signal that ends it
+                torchrun_report += exit_code_report(attempt, len(spec.ranks), {str(child.pid): child.returncode})
             if spec.torchrun_report:
                 print(torchrun_report, file=sys.stderr)
             stderr = _stderr_since_start(chunks, attempt) + torchrun_report

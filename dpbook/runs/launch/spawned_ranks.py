@@ -239,23 +239,27 @@ _exit_codes: dict[str, int] = {}
 
 
 def report_exit_codes(script: LaunchedScript) -> None:
-    """Write how the ranks ended that this process has started, in the form of torchrun's report.
+    """Write how the ranks ended that this process has started, in the form of torchrun's report."""
+    multiprocessing.active_children()  # it looks whether they have ended
+    with open(os.environ[REPORT_VARIABLE], "a") as file:  # other processes of the script may have started ranks
+        file.write(exit_code_report(script.folder, script.world, _exit_codes))
+
+
+def exit_code_report(folder: Path, world: int, exit_codes: Mapping[str, int]) -> str:
+    """Return how ranks ended, in the form of torchrun's report, from exit codes by process id.
 
     A script may end the other ranks by a signal when one has failed; some crash while they end.
     """
-    multiprocessing.active_children()  # it looks whether they have ended
-    errors = failure_files.read_errors(script.folder, script.world).values()
-    has_cause = not all(map(is_consequence, errors))
+    has_cause = not all(map(is_consequence, failure_files.read_errors(folder, world).values()))
     report = ""
-    for rank in range(script.world):
-        pid = failure_files.read_or_empty(script.folder / failure_files.PROCESS_ID_FILE.format(rank))
-        code = _exit_codes.get(pid)
+    for rank in range(world):
+        pid = failure_files.read_or_empty(folder / failure_files.PROCESS_ID_FILE.format(rank))
+        code = exit_codes.get(pid)
         if code and (code == -signal.SIGTERM or (code < 0 and has_cause)):
             report += f"Sending process {pid} closing signal\n"
         elif code:
             report += f"rank: {rank}\nexitcode: {code} (pid: {pid})\n"
-    with open(os.environ[REPORT_VARIABLE], "a") as file:  # other processes of the script may have started ranks
-        file.write(report)
+    return report
 
 
 def end_ranks_first(number: int, frame: FrameType | None) -> None:

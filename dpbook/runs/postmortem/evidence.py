@@ -142,7 +142,7 @@ def read_evidence(
     ]
     return LaunchEvidence(
         world,
-        exit_codes={r: codes.get(r, 0) for r in begun if r not in ended_by_torchrun} if status >= 0 else {},
+        exit_codes={r: codes.get(r, 0) for r in begun if r not in ended_by_torchrun} if status >= 0 else codes,
         errors=errors,
         other_errors={
             name: error

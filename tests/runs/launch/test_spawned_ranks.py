@@ -254,29 +254,33 @@ import signal, time
 def work(rank, fault):
     init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
     dist.all_reduce(torch.ones(3))
-    if rank == 1 and fault == "killed":
+    if fault == f"rank {rank} is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 1 and fault == "waits":
         time.sleep(1000)
     dist.all_reduce(torch.ones(5))
 
 if __name__ == "__main__":
+    if sys.argv[1].startswith("rank 0"):  # which this process is
+        mp.get_context("fork").Process(target=work, args=(1, sys.argv[1])).start()
+        work(0, sys.argv[1])
     mp.spawn(work, (sys.argv[1],), 2)
 """
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("fault", "line"),
+    ("fault", "status", "line"),
     [
-        ("killed", "rank 1 died: killed by SIGKILL"),
-        ("waits", "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at line 26 of work"),
+        ("rank 1 is killed", 1, "rank 1 died: killed by SIGKILL"),
+        ("rank 0 is killed", 137, "rank 0 died: killed by SIGKILL"),
+        ("waits", 1, "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at line 26 of work"),
     ],
 )
-def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, capfd, fault, line):
+def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, capfd, fault, status, line):
     options = ("--spawns", "--hang-timeout", "8")
-    status, _ = launched(tmp_path, monkeypatch, ENDS, fault, f"file://{tmp_path}/store", spawns=options)
-    assert status == 1
+    ended, _ = launched(tmp_path, monkeypatch, ENDS, fault, f"file://{tmp_path}/store", spawns=options)
+    assert ended == status
     assert line in capfd.readouterr().err
 
 
