@@ -20,7 +20,7 @@ from types import ModuleType
 
 from dpbook.core import end_with_parent, exit_without_teardown, import_without_collection
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.command import SPAWNS_VARIABLE
+from dpbook.runs.launch.command import RECORDED_VARIABLE, SPAWNS_VARIABLE
 from dpbook.runs.launch.rank_setup import begin_rank, end_rank, prepare_rank, write_error
 from dpbook.runs.launch.spawned_ranks import (
     LaunchedScript,
@@ -45,11 +45,12 @@ def main(arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, end_ranks_first)
         joining = joining_process(script)
         joining.prepare()
-        end_waiting_script(script)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the ranks, which inherit this and may handle the signal
     else:
         script = LaunchedScript(folder, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
         begin_rank(folder, int(os.environ["RANK"]), script.world, prepare_rank(folder))
+    if spawned or RECORDED_VARIABLE in os.environ:
+        end_waiting_script(script)
     watch_processes(script)
     status: int = 0
     failure: BaseException | None = None

@@ -42,11 +42,12 @@ from dpbook.runs.postmortem.evidence import is_consequence
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30.0
-"""Time in which a script may end by itself, or start the ranks again, when one of them has failed."""
+"""Time in which a script may end by itself, or start the ranks again, when one of them has failed; also the time that
+a rank of torchrun has to end when the recordings of all ranks are complete."""
 SHUTDOWN_SECONDS = 30.0
 """Time in which the ranks may save and end after SIGTERM, as torchrun gives them."""
 RECORDED_SECONDS = 2.0
-"""Time in which a script may end by itself when the recordings of all ranks are complete."""
+"""Time in which a script that starts its ranks may end by itself when their recordings are complete."""
 
 
 @dataclass(frozen=True)
@@ -278,13 +279,16 @@ def end_ranks_first(number: int, frame: FrameType | None) -> None:
 
 
 def end_waiting_script(script: LaunchedScript) -> None:
-    """From a thread, end a script that waits in vain: the ranks that it has started are recorded, or one has failed."""
+    """From a thread, end a script that waits in vain: the ranks are recorded, or one that it has started has failed."""
+    starts_ranks = script.rank is None
 
     def watch() -> None:
-        while not (failed := script.has_failed(GRACE_SECONDS)) and not script.is_recorded():
+        while not (failed := starts_ranks and script.has_failed(GRACE_SECONDS)) and not script.is_recorded():
             time.sleep(POLL_SECONDS)
-        time.sleep(0.0 if failed else RECORDED_SECONDS)
-        report_exit_codes(script)
+        if not failed:
+            time.sleep(RECORDED_SECONDS if starts_ranks else GRACE_SECONDS)
+        if starts_ranks:
+            report_exit_codes(script)
         exit_at_once(int(failed))
 
     threading.Thread(target=watch, daemon=True).start()

@@ -102,11 +102,9 @@ class TrainingHooks:
         return modules
 
     def watch_existing(self) -> None:
-        """Watch the optimizers and wrappers that the script has created already."""
-        objects = gc.get_objects()
-        for wrapper in [each for each in objects if issubclass(type(each), nn.parallel.DistributedDataParallel)]:
-            self._wrapper_created(None, wrapper)
-        for optimizer in [each for each in objects if issubclass(type(each), Optimizer)]:
+        """Watch the optimizers that the script has created already, and the wrappers around what they update."""
+        gc.collect()  # an earlier training in this process may have left its model
+        for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
             self._optimizer_created(None, optimizer)
 
     def _wrapper_created(self, result: None, wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:

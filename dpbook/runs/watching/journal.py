@@ -32,7 +32,6 @@ import os
 import re
 import sys
 import sysconfig
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -42,7 +41,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dpbook.core import PACKAGE, exit_at_once
+from dpbook.core import PACKAGE
 
 Event = dict[str, Any]
 
@@ -85,8 +84,6 @@ _NOT_SCRIPT = (
 """Beginnings of the paths of files that do not belong to the script."""
 FINISH_TIMEOUT_SECONDS = 20.0
 """Seconds for which a rank that has finished waits for the others."""
-END_SECONDS = 30.0
-"""Seconds in which a script that has been stopped must end: its threads and helper processes may wait in vain."""
 FINISHED_FILE = "finished-{}"
 """File that a rank creates when it has recorded all updates, by its number."""
 
@@ -222,9 +219,6 @@ class Recorder:
         until = time.monotonic() + FINISH_TIMEOUT_SECONDS
         while time.monotonic() < until and not all(path.exists() for path in files):
             time.sleep(0.01)
-        end = threading.Timer(END_SECONDS, exit_at_once, (0,))
-        end.daemon = True
-        end.start()
         raise RecordingFinished(0)
 
     def close(self) -> None:

@@ -1,7 +1,10 @@
-"""Does the guard of a rank name a full disk, and end a rank that waits too long for the others?"""
+"""Does the guard of a rank name a full disk, and end a rank that waits too long for the others, or in vain?"""
 
 import errno
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -13,6 +16,7 @@ import pytest
 import torch
 
 from dpbook.runs.launch import rank_setup
+from dpbook.runs.launch.command import RECORDED_VARIABLE
 from dpbook.runs.launch.rank_setup import FULL_DISK_BYTES, explain_full_disk
 
 Usage = namedtuple("Usage", "total used free")
@@ -126,3 +130,47 @@ def test_the_watchdog_keeps_nothing_of_a_function_that_it_has_seen(monkeypatch):
     kept = step()()
     ended.set()
     assert kept is None
+
+
+GUARDED = """
+import sys
+from dpbook.core import exit_without_teardown
+from dpbook.runs.launch import guard, spawned_ranks
+spawned_ranks.GRACE_SECONDS = 0.5
+exit_without_teardown(guard.main(sys.argv[1:]))
+"""
+RECORDED = """
+import multiprocessing, sys, threading, time
+writer = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+{start}
+open("recorded-0", "w").close()
+try:
+    sys.exit()  # as a watcher ends the script
+finally:
+    print("saved")
+    {wait}
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("start", "wait"),
+    [
+        ("writer.start()", ""),  # Python waits for it when the script ends
+        ("threading.Thread(target=time.sleep, args=(600,)).start()", ""),
+        ("writer.start()", "writer.join()"),
+    ],
+)
+def test_a_recorded_rank_ends_even_if_a_thread_or_process_of_the_script_waits_for_more(tmp_path, start, wait):
+    (tmp_path / "train.py").write_text(RECORDED.format(start=start, wait=wait))
+    variables = {"RANK": "0", "WORLD_SIZE": "1", RECORDED_VARIABLE: str(tmp_path / "recorded-{}")}
+    found = subprocess.run(  # it returns when all have ended that could still print, the writer too
+        [sys.executable, "-c", GUARDED, str(tmp_path / "launch"), "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "saved\n", "")
