@@ -1,5 +1,6 @@
 """Are ranks that torchrun, or anything else, has started recorded for a report and for an audit?"""
 
+import gc
 import importlib
 import json
 import shutil
@@ -11,7 +12,8 @@ import pytest
 
 from dpbook.app import main
 from dpbook.core import InvalidArgument, checkout
-from dpbook.runs.watching import recording
+from dpbook.ranks import start
+from dpbook.runs.watching import read_journal, recording
 
 SCRIPT = """
 import torch
@@ -95,6 +97,29 @@ def test_a_rank_is_known_by_the_variables_of_its_launcher(tmp_path, monkeypatch,
     with recording(tmp_path / "kept", audit=True, updates=0):
         pass
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["journal-1.jsonl"]
+
+
+def train_after_another(rank, folder):
+    """Record a training without a wrapper, after one whose model had one and is garbage now."""
+    import torch
+    from torch import nn
+
+    gc.disable()
+    earlier = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    earlier.require_backward_grad_sync = False
+    earlier.itself = [earlier, torch.optim.SGD(earlier.parameters())]
+    del earlier
+    with recording(folder, audit=True, updates=0):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.processes
+def test_a_recording_watches_no_model_of_an_earlier_training(tmp_path):
+    start(train_after_another, [(0, tmp_path)], echo=False)
+    assert [event["sync"] for event in read_journal(tmp_path, 0) if event["kind"] == "forward"] == [None]
 
 
 def test_without_a_launcher_it_says_what_is_missing(tmp_path, monkeypatch):
