@@ -6,6 +6,7 @@ The zip has no solutions. ``AUTOGRADER`` names another root than ``/autograder``
 """
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ def write(path: Path) -> None:
     """Build the wheel of this checkout, and write the zip. A file that exists is not replaced."""
     if path.exists():
         sys.exit(f"{path} already exists and is not overwritten: move it, or choose another name")
+    if importlib.util.find_spec("hatchling") is None:
+        sys.exit("hatchling, which builds the package, is not installed: make check installs it in .venv")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

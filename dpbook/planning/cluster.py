@@ -103,7 +103,7 @@ class Cluster:
         check_type("accelerator", self.accelerator, Accelerator, f"an Accelerator: one of {', '.join(ACCELERATORS)}")
         check_int("per_node", self.per_node, 1)
         if check_int("world", self.world, 1) > self.per_node and self.world % self.per_node:
-            raise InvalidArgument("world", self.world, f"at most {self.per_node}, or a multiple: whole nodes")
+            raise InvalidArgument("world", self.world, f"at most {self.per_node}, or a multiple of it: whole nodes")
         for name in ("utilisation", "wires"):
             if check_float(name, getattr(self, name), above=0) > 1:
                 raise InvalidArgument(name, getattr(self, name), "a share of the peak, at most 1")

@@ -19,6 +19,7 @@ _WAITING_FILES = {
     str(PACKAGE / "runs" / "launch" / "collective_check"): "",
 }
 """Files on the stack of a rank that waits for others, and the call that they belong to; "": the function's name."""
+_WRITERS = str(PACKAGE / "runs" / "launch" / "rank_setup")
 
 
 def as_dumped(traceback: str) -> str:
@@ -42,6 +43,12 @@ def innermost(stack: str) -> str:
     frames = _frames(stack)
     program = [frame for frame in frames if _is_program(frame[0])] or frames
     return f"line {program[0][1]} of {program[0][2]}" if program else "an unknown line"
+
+
+def has_ended(stack: str) -> bool:
+    """Return True if the program had ended or failed: the launch was writing that down."""
+    functions = {function for file, _, function in _frames(stack) if file.startswith(_WRITERS)}
+    return not functions.isdisjoint({"end_rank", "write_error"})
 
 
 def program_frames(stack: str) -> list[tuple[str, str, int]]:

@@ -91,8 +91,8 @@ def variance_by_batch(
 ) -> Array:
     """Measure the variance of a batch's mean gradient for several batch sizes, (len(batches),).
 
-    It is summed over the parameters and expected to be tr Σ / B for a batch of B: the *variance* falls by B, the
-    standard deviation, its root, by √B.
+    It is summed over the parameters and expected to be tr Σ / B for a batch of B: the *variance* falls like 1/B, the
+    standard deviation, its root, like 1/√B.
 
     Args:
         gradients: (n, size), single examples' gradients, from which batches are drawn with repetition.

@@ -4,6 +4,7 @@ Such a notebook is the exercise as it was released. Its answer cells have what w
 is its points, which nbgrader reads, shown as the report, which the learner reads. Nothing of it is run.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
@@ -48,7 +49,10 @@ class TaskMarks:
         if not self.report.answered:
             return "not answered yet"
         failed = next((case for case in self.cases if not case.passed), None)
-        return ": ".join(filter(None, (failed.name, " ".join(failed.got.split())))) if failed else ""
+        if not failed or not failed.got:
+            return failed.name if failed else ""
+        expected = textwrap.shorten(failed.expected, EXPECTED_WIDTH, placeholder=" …")
+        return f"{failed.name}: expected {expected}, got {' '.join(failed.got.split())}"
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-WIDTH = 110
+WIDTH, EXPECTED_WIDTH = 120, 40
 
 
 def table(marks: Marks) -> str:

@@ -54,6 +54,8 @@ class LaunchEvidence:
         if rank in self.finished:
             return "had finished"
         stack = self.stack(rank)
+        if stacks.has_ended(stack):
+            return "was ending"
         call = stacks.waiting_call(stack)
         return f"was in {call}" if call else f"was at {stacks.innermost(stack)}" if stack else ""
 
@@ -96,7 +98,8 @@ class LaunchEvidence:
 
     def absent_ranks(self) -> list[int]:
         """Return the ranks that were ended while they were not in a call in which ranks wait for each other."""
-        return sorted({*self.stacks} - {*self.errors, *self.finished} - self.waiting_ranks())
+        ended = {rank for rank, stack in self.stacks.items() if stacks.has_ended(stack)}
+        return sorted({*self.stacks} - {*self.errors, *self.finished, *ended} - self.waiting_ranks())
 
     def ranks_past_call(self) -> list[int]:
         """Return the ranks that wait in one group, after a call of another group in which others wait for them."""

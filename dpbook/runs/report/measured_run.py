@@ -28,7 +28,7 @@ STEADY_SHARE = 2 / 3
 """Share of the updates in which the same rank computes longest, from which on that is no coincidence."""
 SLOW_IN = {
     "computation": "in forward and backward",
-    "loader": "waiting for its loader",
+    "loader": "waiting for the loader",
     "optimizer": "in the optimizer",
     "rest": "outside of forward, backward, loader and optimizer",
 }

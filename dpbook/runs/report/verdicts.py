@@ -60,7 +60,7 @@ def _long(run: MeasuredRun) -> str:
     working = excess(run.working)
     rank = int(working.argmax())
     alone = run.world > 1 and working[rank] > 2 * np.delete(working, rank).max()
-    late = f"rank {rank} is" if alone else "all ranks are"
+    late = f"rank {rank} spends" if alone else "all ranks spend"
     part = max(SLOW_IN, key=lambda name: float(excess(run.all_parts[name])[rank]))
     count, longest = int(run.long.sum()), milliseconds(float(run.seconds[run.long].mean()))
     return (

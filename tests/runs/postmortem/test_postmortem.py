@@ -7,9 +7,11 @@ import json
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 
+import dpbook
 from dpbook.ranks.failure_files import (
     ERROR_FILE,
     PROCESS_ID_FILE,
@@ -274,3 +276,20 @@ def test_gloos_error_about_sizes_is_reported_and_not_the_rank_that_it_aborted(tm
 def test_the_position_of_a_rank_inside_a_library_is_the_line_that_called_it(tmp_path):
     asleep = f'Thread 0x03:\n  File "{os.__file__}", line 9 in wait\n' + COMPUTES.partition("\n")[2]
     assert headline(tmp_path, failed=[(0, TIMED_OUT)], ended=[(1, asleep), (2, WAITS)]) == AT_LINE_5
+
+
+def test_a_rank_that_was_writing_its_own_error_has_not_missed_a_call(folder):
+    (folder / TIMEOUT_FILE.format(1)).unlink()
+    package = Path(dpbook.__file__).parent
+    frames = [("core/files.py", "write_atomically"), ("ranks/failure_files.py", "write_error")]
+    frames += [("runs/launch/rank_setup.py", "write_error"), ("runs/launch/guard.py", "main")]
+    stack = "".join(f'  File "{package / file}", line 36 in {name}\n' for file, name in frames)
+    (folder / STACK_FILE.format(1)).write_text(f"Current thread 0x02 (most recent call first):\n{stack}")
+    fail(folder, 100.0)
+    report = json.loads((folder / ERROR_FILE.format(0)).read_text())
+    report |= {"before": [], "place": None}
+    report["message"] = "rank 0 is in call 3; rank 1 has not joined it"
+    (folder / ERROR_FILE.format(0)).write_text(json.dumps(report))
+    reason = why_it_failed(folder, 2, 2.0, 1, "", folder)
+    assert "rank 1 was ending" in reason
+    assert "rank 1 has not joined it" in reason

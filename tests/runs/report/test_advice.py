@@ -71,7 +71,7 @@ def test_a_slow_rank_costs_what_the_others_wait(tmp_path):
 
 @pytest.mark.parametrize(
     ("part", "words"),
-    [("rest", "outside of forward, backward, loader and optimizer"), ("loader", "waiting for its loader")],
+    [("rest", "outside of forward, backward, loader and optimizer"), ("loader", "waiting for the loader")],
 )
 def test_the_advice_names_the_part_in_which_a_rank_is_slow(tmp_path, part, words):
     """Workers of one rank that are behind may load as fast as the others: the rank waits all the same."""

@@ -220,8 +220,8 @@ def test_updates_with_a_checkpoint_count_in_the_throughput(tmp_path):
     assert measured.long_seconds == pytest.approx(0.15)
     *_, sentence = sentences(measured, None)
     assert sentence == (
-        "10 of 40 updates take more than 1.5 times the median, 800 ms on average, in which rank 0 is longer outside of "
-        "forward, backward, loader and optimizer. This makes the mean update 150 ms longer."
+        "10 of 40 updates take more than 1.5 times the median, 800 ms on average, in which rank 0 spends longer "
+        "outside of forward, backward, loader and optimizer. This makes the mean update 150 ms longer."
     )
     assert largest_loss(measured) == (
         "updates that take more than 1.5 times the median, added to the mean update", pytest.approx(0.15)

@@ -148,8 +148,9 @@ def epochs(run: RunJournals) -> CheckResult | None:
     pairs = [pair for of_loader in by_loader.values() for pair in pairwise(of_loader)]
     if not pairs:
         batches = events[0]["batches"]
-        length = "" if batches is None else f", which has {batches} batches"
-        return untested(f"one epoch was seen{length}; raise --updates to see more")
+        if batches is None:
+            return untested("one epoch was seen; raise --updates to see more")
+        return untested(f"one epoch was seen, which has {batches} batches; --updates {batches + 1} would show the next")
     repeated = next((two for one, two in pairs if one["order"] == two["order"] and one["batches"] != 1), None)
     return _repeated_order(repeated) if repeated else passed(f"{len(events)} epochs")
 

@@ -184,7 +184,7 @@ def _uneven(loss: ScriptLoss, update: Update, short: bool) -> UnevenMeans | None
         alike = _same_on_all_ranks(loss, divisors)
         images = _images_of_several_sizes([part["shape"] for part in parts])
         small = most < SMALL_EXCESS or short or alike or images
-        message += " (alike on all ranks: unless these are losses of their own)" if alike else ""
+        message += " (in the same way on every rank, which is right if these are separate losses)" if alike else ""
         message += " (images of several sizes: each image counts the same, each pixel does not)" if images else ""
         message += " (the end of an epoch)" if short and most >= SMALL_EXCESS and not alike else ""
         rank, event = loss.backwards[lowest]
