@@ -74,12 +74,16 @@ def stop_watcher() -> None:
 
 
 def write_error(folder: Path, rank: int | str, error: BaseException) -> str:
-    """Write the error and a rank's last collectives; return the error's traceback."""
+    """Write the error and then a rank's last collectives; return the error's traceback.
+
+    A signal that ends the rank meanwhile has its `RankEvidence` write the collectives.
+    """
     error = explain_full_disk(error)
+    trace = drop_starter_frames(error.__traceback__)
+    text = failure_files.write_error(folder, rank, error, trace, joined=flight_recorder.joined())
     if isinstance(rank, int):
         flight_recorder.write_calls(folder, rank)
-    trace = drop_starter_frames(error.__traceback__)
-    return failure_files.write_error(folder, rank, error, trace, joined=flight_recorder.joined())
+    return text
 
 
 def _give_up(folder: Path, rank: int, seconds: float) -> None:

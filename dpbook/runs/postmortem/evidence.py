@@ -139,6 +139,7 @@ def read_evidence(
     ]
     paths = {rank: folder / failure_files.STACK_FILE.format(rank) for rank in ranks}
     dumped = {rank: stack for rank, path in paths.items() if (stack := failure_files.read_or_empty(path))}
+    handled = failure_files.read_errors(folder / failure_files.HANDLED_ERRORS_FOLDER, world)
     forced = set(re.findall(r"Unable to shutdown process (\d+) via", stderr))
     killed = [
         rank for rank in ended_by_torchrun if codes.get(rank) == -signal.SIGKILL or processes[rank] in forced or hung
@@ -152,7 +153,7 @@ def read_evidence(
             for name in (failure_files.STARTED, failure_files.SCRIPT)
             if (error := failure_files.read_error(folder, name))
         },
-        handled_errors=failure_files.read_errors(folder / failure_files.HANDLED_ERRORS_FOLDER, world),
+        handled_errors={rank: error for rank, error in handled.items() if not stacks.has_ended(dumped.get(rank, ""))},
         stacks=dumped,
         calls=read_calls(folder, world),
         finished=tuple(finished),
