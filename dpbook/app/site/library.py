@@ -40,6 +40,7 @@ def _page(room: ModuleType) -> Iterator[str]:
             constants.append((name, one))
         elif home.startswith(room.__name__):
             homes.setdefault(home, []).append(one)
+    yield "Names: " + ", ".join(sorted(f"`{one.__name__}`" for names in homes.values() for one in names)) + "."
     for home, names in sorted(homes.items()):
         yield f"## {home.removeprefix(f'{room.__name__}.')}"
         yield _prose(importlib.import_module(home))

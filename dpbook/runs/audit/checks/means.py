@@ -51,9 +51,9 @@ def _summary(update: Update, world: int) -> CheckResult:
     loss = max(losses, key=lambda each: len(each.backwards))
     first, *more = loss.parts
     message = (
-        f"{sum(part['terms'] for part in first):g} terms in {plural(len(loss.backwards), 'backward')} of an update "
+        f"{sum(part['terms'] for part in first):g} terms in {plural(len(loss.backwards), 'backward')} of all ranks "
+        f"({loss.line}, update {update.number})"
     )
-    message += f"({loss.line})"
     if more:
         message += f", in {len(loss.parts)} parts with the same divisors on all ranks"
     else:
