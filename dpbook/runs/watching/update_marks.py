@@ -117,6 +117,11 @@ class UpdateRecord:
     emulated: bool = False
     own_hook: bool = False
 
+    def last_events(self) -> Iterator[torch.Event]:
+        """Yield the events after which a device has reached all moments; collectives may end on another stream."""
+        ends = [span.ended for span in self.spans]
+        yield from (at.event for at in (self.marks[-1][1], *ends) if at and at.event is not None)
+
     def to_data(self) -> dict[str, Any]:
         """Return the fields of the journal's event; the device must have reached all moments."""
         since, end = self.begun.until, self.marks[-1][1]
@@ -280,11 +285,11 @@ class UpdateMarks(TrainingListener):
     def _write(self, *, wait: bool = False) -> None:
         """Write the updates that the device has finished; with ``wait`` all of them."""
         while self._pending:
-            event = self._pending[0].marks[-1][1].event
-            if event is not None and not event.query():
-                if not wait:
-                    return
-                event.synchronize()
+            for event in self._pending[0].last_events():
+                if not event.query():
+                    if not wait:
+                        return
+                    event.synchronize()
             with self._recorder.watching():
                 self._recorder.note("update", **self._pending[0].to_data(), memory=peak_memory(self._spans.device))
             self._pending.popleft()
