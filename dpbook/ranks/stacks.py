@@ -20,6 +20,7 @@ _WAITING_FILES = {
 }
 """Files on the stack of a rank that waits for others, and the call that they belong to; "": the function's name."""
 _WRITERS = str(PACKAGE / "runs" / "launch" / "rank_setup")
+"""Beginning of the name of the file whose functions write how a rank has ended."""
 
 
 def as_dumped(traceback: str) -> str:

@@ -4,7 +4,6 @@ Such a notebook is the exercise as it was released. Its answer cells have what w
 is its points, which nbgrader reads, shown as the report, which the learner reads. Nothing of it is run.
 """
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
@@ -51,8 +50,7 @@ class TaskMarks:
         failed = next((case for case in self.cases if not case.passed), None)
         if not failed or not failed.got:
             return failed.name if failed else ""
-        expected = textwrap.shorten(failed.expected, EXPECTED_WIDTH, placeholder=" …")
-        return f"{failed.name}: expected {expected}, got {' '.join(failed.got.split())}"
+        return f"{failed.name}: expected {one_line(failed.expected, EXPECTED_WIDTH)}, got {one_line(failed.got)}"
 
 
 @dataclass(frozen=True)
@@ -161,6 +159,7 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
 
 
 WIDTH, EXPECTED_WIDTH = 120, 40
+"""Characters of a reason in the table, and in it of what was expected."""
 
 
 def table(marks: Marks) -> str:

@@ -118,10 +118,8 @@ def wrong_length(update: Update, world: int, usual: Mapping[str, tuple[int, bool
         if not parts[0]["mean"]:
             continue
         if number > 1 and abs(length - number) < TOLERANCE * number:
-            message = (
-                f"the means of {number} micro-batches are added, not averaged: {number} times the mean's gradient "
-            )
-            message += f"(divide each loss by {number})"
+            message = f"the means of {number} micro-batches are added, not averaged: {number} times the mean's gradient"
+            message += f" (divide each loss by {number})"
         elif cleared and abs(length * (number + cleared) - number) < TOLERANCE * number:
             message = f"the gradients of {cleared} of its {number + cleared} micro-batches are cleared before the step "
             message += "(zero_grad in their loop?)"

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         if isinstance(error.code, int | None):
             status = error.code or 0
         else:
-            print(error.code, file=sys.stderr)
+            sys.stderr.write(f"{error.code}\n")  # not by print, which a script may replace
             status = 1
     except BaseException as error:  # the launcher reports every kind of error
         status, failure = 1, error
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         status = status or 1
     elif status and failure:
         text = write_error(folder, failure_files.SCRIPT if script.rank is None else script.rank, failure)
-        print("" if isinstance(failure, SystemExit) else text, file=sys.stderr, end="")
+        sys.stderr.write("" if isinstance(failure, SystemExit) else text)
     elif script.rank is not None:
         end_rank(folder, script.rank)
     return status

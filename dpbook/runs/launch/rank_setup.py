@@ -93,7 +93,8 @@ def _give_up(folder: Path, rank: int, seconds: float) -> None:
     asked = f"; it was given world_size={sizes[0]}" if sizes and sizes[0] not in (None, -1) else ""
     error = TimeoutError(f"{failure_files.NOT_JOINED} within {seconds:g} s{asked}")
     trace = drop_starter_frames(traceback_to(frame))
-    print(failure_files.write_error(folder, rank, error, trace), file=sys.stderr, end="", flush=True)
+    sys.stderr.write(failure_files.write_error(folder, rank, error, trace))
+    sys.stderr.flush()
     os._exit(1)
 
 

@@ -42,8 +42,7 @@ from dpbook.runs.postmortem.evidence import is_consequence
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30.0
-"""Time in which a script may end by itself, or start the ranks again, when one of them has failed; also the time that
-a rank of torchrun has to end when the recordings of all ranks are complete."""
+"""Time in which a script may start the ranks again when one has failed, or a recorded rank of torchrun may end."""
 SHUTDOWN_SECONDS = 30.0
 """Time in which the ranks may save and end after SIGTERM, as torchrun gives them."""
 RECORDED_SECONDS = 2.0
@@ -148,7 +147,8 @@ class JoiningProcess:
         cause = (error.__context__ if isinstance(error, SystemExit) else None) or error
         trace = write_error(folder, failure_files.STARTED if rank is None else rank, cause)
         if rank is not None:
-            print(trace, file=sys.stderr, end="", flush=True)
+            sys.stderr.write(trace)
+            sys.stderr.flush()
             stop_watcher()
 
 

@@ -215,7 +215,7 @@ def _buffers(run: MeasuredRun) -> Iterator[Advice | str]:
     """A broadcast of buffers, such as those of batch norm, before a forward."""
     seconds = [_shortest(ranks, lambda one, call: call.name == BUFFERS) for ranks in run.updates]
     if any(seconds):
-        text = "DistributedDataParallel(…, broadcast_buffers=False): each rank keeps its own statistics of batch norm"
+        text = "DistributedDataParallel(…, broadcast_buffers=False), if ranks may keep their own buffers (batch norm)"
         gain = min(float(median(filter(None, seconds))), run.mean("exposed"))
         yield Advice(text, gain, "the measured time of the broadcast")
 

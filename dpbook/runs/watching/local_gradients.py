@@ -120,8 +120,8 @@ class LocalGradients:
             sums.add("divisors", torch.tensor([abs(self._divisor), 1], dtype=torch.float64), self._line)
 
     def _is_cleared(self, parameter: torch.Tensor, sums: GradientSums) -> bool:
-        """Whether the gradient was cleared since the last backward; never True for a sharded parameter."""
-        if hasattr(parameter, "to_local") or sums.backward == self._number:
+        """Whether the gradient that the last backward left was cleared; never True for a sharded parameter."""
+        if hasattr(parameter, "to_local") or sums.backward == self._number or ("after", "") not in sums.arrays:
             return False
         return parameter.grad is None or not bool(parameter.grad.any())
 
@@ -154,10 +154,14 @@ class LocalGradients:
         np.savez(folder / REPLAY_ARRAYS.format(rank, optimizer), **arrays)  # type: ignore[arg-type]  # any name is valid
 
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Drop the sums of sharded parameters after an update, because it is not visible whether they were cleared."""
+        """Drop sums after an update where it is not visible whether they were cleared.
+
+        Those are sums of sharded parameters, and of gradients that the script keeps elsewhere, as in a ``main_grad``.
+        """
         for parameter in parameters:
-            if is_sharded(parameter):
-                self._sums.pop(id(parameter), None)
+            sums = self._sums.get(id(parameter))
+            if sums and (is_sharded(parameter) or ("after", "") not in sums.arrays):
+                del self._sums[id(parameter)]
 
     def stop(self) -> None:
         """Remove the hooks and drop all sums."""

@@ -36,6 +36,7 @@ class PassRecorder(TrainingListener):
         self._loaders = Loaders(recorder)
         self._begun: dict[str, Any] | None = None
         self._batch = self._backwards = 0
+        self._leaves_gradients = False  # whether the latest backward did: a script may keep them elsewhere
         self._modules: WeakSet[nn.Module] = WeakSet()
         self._forward: dict[str, Any] = {"object": None, "module": None, "sync": None, "part": None}  # the latest one
         self._lines: dict[str, str] = {}
@@ -85,6 +86,8 @@ class PassRecorder(TrainingListener):
     def backward_ends(self) -> None:
         with self._recorder.watching():
             self._gradients.end()
+            parameters = (each for module in self._modules for each in module.parameters())
+            self._leaves_gradients = any(each.grad is not None for each in parameters)
 
     def _note_backward(self, roots: list[torch.Tensor], grad_tensors: Any) -> None:
         plain = len(roots) == 1 and roots[0].numel() == 1 and grad_tensors is None
@@ -104,15 +107,15 @@ class PassRecorder(TrainingListener):
             value=float(roots[0].detach()) if plain else None,
             sync=sync,
             line=line,
-            cleared=all(map(_has_no_gradient, self._modules)),
+            cleared=self._leaves_gradients and all(map(_has_no_gradient, self._modules)),
             gathered=self._copies.used_by(roots[0]),
             coupled=describe_coupling(roots[0], self._batch) if self._gradients.enabled else "",
             place=source,
         )
 
     def step_begins(self, optimizer: Optimizer) -> None:
-        """Start counting batches and losses for the next update."""
-        self._drawn, self._losses_of_update = self._loaders.batches, 0
+        """Start counting batches, losses and backwards for the next update, which may have no forward that is seen."""
+        self._drawn, self._losses_of_update, self._backwards = self._loaders.batches, 0, 0
         self._parts.clear()
 
     def _line_of_loss(self, line: str, losses: Sequence[Reduction]) -> str:

@@ -223,7 +223,7 @@ def marks(points=1):
 def test_the_table_says_every_point_every_reason_and_what_was_not_contained():
     shown = table(marks())
     for line in (
-        "anna: 1 of 5 points", "    01.1    1 of  3  Title – b: expected 4, got 5 6",
+        "anna: 1 of 5 points", "    01.1    1 of  3  Title – b: expected 4, got 5; 6",
         "! a remark", "! of another edition",
         "    01.2    0 of  2  Other – the cell is missing", "  ! notes.txt was left out", "  anna    1 of   5",
         "some judged values came from the answer's own process: 01.1",

@@ -679,7 +679,36 @@ for part in parts:
     with contextlib.nullcontext() if part.stop == 16 else model.no_sync():
         (F.cross_entropy(model(x[part]), y[part], reduction="sum") / 16).backward()
 """
+NOT_CALLED = """
+class Scores(nn.Sequential):
+    def scores(self, x):
+        return nn.Sequential.forward(self, x)
+"""
+MAIN_GRADIENTS = """
+def keep(p):
+    p.main_grad += p.grad
+    p.grad = None
+for p in model.parameters():
+    p.main_grad = torch.zeros_like(p)
+    p.register_post_accumulate_grad_hook(keep)
+"""
+STEP_BY_MAIN_GRADIENTS = """
+for p in model.parameters():
+    dist.all_reduce(p.main_grad)
+    p.grad = p.main_grad / world
+    p.main_grad.zero_()
+optimizer.step()
+optimizer.zero_grad()
+"""
 RIGHT = {
+    "gradients added up elsewhere": bare()
+    + MAIN_GRADIENTS
+    + sampled()
+    + accumulated("(F.cross_entropy(model(x), y) / 2).backward()", STEP_BY_MAIN_GRADIENTS),
+    "a model that is not called": NOT_CALLED
+    + model(wrap="Scores({})")
+    + sampled()
+    + loop("F.cross_entropy(model.scores(x), y)", averaging=AVERAGE),
     "a sampler of its own": model()
     + PARTS
     + "sampler = Parts()\nloader = DataLoader(data, 16, sampler=sampler)\n"
@@ -866,6 +895,13 @@ model = fully_shard(LM())
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
+    "a loss twice on a rank, the model not called": (
+        NOT_CALLED
+        + model(wrap="Scores({})")
+        + sampled()
+        + loop("F.cross_entropy(model.scores(x), y) * (1 + (rank == 1))", averaging=AVERAGE),
+        "mean",
+    ),
     "clipping on one rank": (model() + sampled() + loop(averaging=f"if rank == 0: {CLIP}"), "gradients"),
     "clipping to another norm on each rank": (
         model() + sampled() + loop(averaging="clip_grad_norm_(model.parameters(), 0.02 * (1 + rank))"),

@@ -78,6 +78,12 @@ def test_the_rank_that_is_odd_is_named(check, kind, usual, odd, tensor):
     assert (result.status, result.rank, result.tensor, result.place or PLACE) == ("FAIL", 2, tensor, PLACE)
 
 
+def test_the_rates_that_are_shown_are_those_of_the_group_that_differs():
+    usual, odd = ({"rates": [0.1, rate]} for rate in (0.5, 0.25))
+    message = result_of("rates", journal(step=usual), journal(step=odd)).message
+    assert message == "rank 0: 0.5; rank 1: 0.25 (parameter group 1)"
+
+
 def test_two_ranks_on_one_gpu():
     separate = [journal(optimizer={"devices": [f"cuda:{rank}"]}) for rank in range(3)]
     same = [journal(optimizer={"devices": ["cuda:0"]})] * 3

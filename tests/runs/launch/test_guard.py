@@ -163,14 +163,27 @@ finally:
 )
 def test_a_recorded_rank_ends_even_if_a_thread_or_process_of_the_script_waits_for_more(tmp_path, start, wait):
     (tmp_path / "train.py").write_text(RECORDED.format(start=start, wait=wait))
-    variables = {"RANK": "0", "WORLD_SIZE": "1", RECORDED_VARIABLE: str(tmp_path / "recorded-{}")}
-    found = subprocess.run(  # it returns when all have ended that could still print, the writer too
-        [sys.executable, "-c", GUARDED, str(tmp_path / "launch"), "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, **variables},
+    found = guarded(tmp_path, {RECORDED_VARIABLE: str(tmp_path / "recorded-{}")})
+    assert (found.returncode, found.stdout, found.stderr) == (0, "saved\n", "")
+
+
+@pytest.mark.processes
+def test_a_script_that_replaces_print_still_shows_its_error(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import builtins\nbuiltins.print = lambda *args: None\nraise ValueError('mine')\n"
+    )
+    found = guarded(tmp_path, {})
+    assert (found.returncode, found.stderr.splitlines()[-1]) == (1, "ValueError: mine")
+
+
+def guarded(folder, variables):
+    """Run train.py as the only rank; return when all have ended that could still print, its processes too."""
+    return subprocess.run(
+        [sys.executable, "-c", GUARDED, str(folder / "launch"), "train.py"],
+        cwd=folder,
+        env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", **variables},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (found.returncode, found.stdout, found.stderr) == (0, "saved\n", "")

@@ -25,7 +25,8 @@ def start(run: RunJournals) -> CheckResult | None:
             tensor, rank, number = differs
             reason = "give all ranks the same (the same seed, a broadcast, or a wrapper)"
             if about["wrappers"] and tensor not in about["unwrapped"]:
-                reason = f"{about['wrappers'][0]} made them equal, and the script changes them before it steps"
+                reason = f"{about['wrappers'][0]} made them equal, unless it has init_sync=False: does the script "
+                reason += "change them before it steps?"
             message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: {reason}"
             return CheckResult("FAIL", message, rank, tensor, 0)
     return passed(f"{plural(compared, 'tensor')}, bit for bit") if compared else None
@@ -111,7 +112,10 @@ def rates(run: RunJournals) -> CheckResult | None:
     for update in run.updates:
         rank = first_deviating_rank([step["rates"] for step in update.steps])
         if rank is not None:
-            message = "; ".join(f"rank {each}: {step['rates'][0]:.4g}" for each, step in enumerate(update.steps))
+            groups = list(zip(*(step["rates"] for step in update.steps), strict=False))
+            group = next((number for number, of_ranks in enumerate(groups) if len(set(of_ranks)) > 1), 0)
+            message = "; ".join(f"rank {each}: {rate:.4g}" for each, rate in enumerate(groups[group]))
+            message += f" (parameter group {group})" if len(groups) > 1 else ""
             return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
     return passed(plural(len(run.updates), "update")) if run.updates else None
 
