@@ -14,8 +14,8 @@ epoch       a loader gives its first batch      loader, batches, sampler, shuffl
                                                 share, part, part_sample, part_place, object,
                                                 sampler_object, order
 collective  the script calls a collective       name, shape, dtype
-step        an optimizer is about to step       optimizer, update, gradients, infinite, removed, own_infinite, missing,
-                                                rates, before, state_before
+step        an optimizer is about to step       optimizer, update, gradients, infinite, removed, own, own_infinite,
+                                                missing, rates, before, state_before
 stepped     the optimizer has stepped           optimizer, update, parameters, state, sent
 cost        after an update                     update, watching, seconds
 join        torch's Join is entered             –

@@ -1,6 +1,7 @@
 """Hooks on optimizers: hashes of the gradients before a step, and of the parameters and state after it."""
 
 import functools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from dpbook.runs.watching.local_gradients import LocalGradients
 
 
 class LocalGradientSums:
-    """Sum of the elements of each local gradient, before averaging; it is not finite if an element is not.
+    """Sum of the elements of each local gradient, before averaging: a rank's own, and not finite if an element is not.
 
     Sharded parameters have none.
     """
@@ -52,16 +53,14 @@ class LocalGradientSums:
             self._sums[number] = self._sums.get(number, 0) + gradient.detach().sum(dtype=torch.float32)
 
     def removed(self, named: Mapping[str, torch.Tensor]) -> list[str]:
-        """Return the parameters that got a gradient since the last call of `infinite`, and have none any more."""
+        """Return the parameters that got a gradient since the last call of `take`, and have none any more."""
         return [name for name, each in named.items() if each.grad is None and id(each) in self._sums]
 
-    def infinite(self, named: Mapping[str, torch.Tensor]) -> list[str]:
-        """Return the parameters with a gradient that was not finite since the last call, and reset the sums."""
+    def take(self, named: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Return the sums of the parameters that got a gradient since the last call, and reset them."""
         known = {name: self._sums.pop(id(each)) for name, each in named.items() if id(each) in self._sums}
-        if not known:
-            return []
-        finite = torch.isfinite(torch.stack([total.cpu() for total in known.values()]))
-        return [name for name, good in zip(known, finite.tolist(), strict=True) if not good]
+        totals = torch.stack([total.cpu() for total in known.values()]).tolist() if known else []
+        return dict(zip(known, totals, strict=True))
 
 
 _REPLAY_UPDATES = 5
@@ -120,6 +119,7 @@ class Updates(TrainingListener):
             if not self._recorder.active:
                 return
             gradients = {name: each.grad for name, each in named.items() if each.grad is not None}
+            removed, own = self._local_sums.removed(named), self._local_sums.take(named)
             if update == options.replay:
                 self._gradients.save(self._recorder.folder, self._recorder.rank, number, named)
                 self._saved += 1
@@ -131,8 +131,9 @@ class Updates(TrainingListener):
                 update=update,
                 gradients=digests(gradients),
                 infinite=_infinite(gradients),
-                removed=self._local_sums.removed(named),
-                own_infinite=self._local_sums.infinite(named),
+                removed=removed,
+                own=hash(tuple(own.values())) if any(own.values()) else None,
+                own_infinite=[name for name, total in own.items() if not math.isfinite(total)],
                 missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
                 rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
                 before=digests(named) if update == 1 or number in self._sent_after else None,

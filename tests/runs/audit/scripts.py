@@ -1159,6 +1159,13 @@ DOUBTFUL = {
         model() + PARTS + "loader = DataLoader(data, 16, sampler=Parts())\n" + NO_EPOCHS,
         {"epochs"},
     ),
+    "the same examples on all ranks, the model not called": (
+        NOT_CALLED
+        + model(wrap="Scores({})")
+        + "loader = DataLoader(data, 16)\n"
+        + loop("F.cross_entropy(model.scores(x), y)", averaging=AVERAGE, epoch=""),
+        {"examples"},
+    ),
     "one seed for every epoch": (
         model() + "data = Subset(data, range(rank, 96, world))\n" + ONE_SEED_FOR_EVERY_EPOCH,
         {"epochs"},

@@ -148,6 +148,8 @@ def test_an_evaluation_that_counts_examples_twice_is_a_warning():
         result = result_of("evaluation", *[journal(epoch={"share": share}) for share in shares])
         assert result.status == status
     assert "3 of 9 examples are left out" in result_of("evaluation", *[journal(epoch={"share": 2})] * 3).message
+    rest = {"kind": "epoch", "loader": "rest", "object": 2, "share": None, "examples": 3, "place": PLACE}
+    assert result_of("evaluation", *[(*journal(epoch={"share": 2}), rest)] * 3).status == "PASS"
     assert (
         result_of("evaluation", *[journal(epoch={"share": share, "examples": 8}) for share in (3, 3, 2)]).status
         == "PASS"

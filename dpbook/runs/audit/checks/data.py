@@ -31,7 +31,7 @@ def examples(run: RunJournals) -> CheckResult | None:
                 places.setdefault(line, forwards[0]["place"])
                 lines.setdefault(line, []).append([tuple(forward["rows"]) for forward in forwards])
     if not lines:
-        return untested("no forward of the model with a batch was seen")
+        return _same_gradients(run)
     of_lines = {line: data for line, batches in lines.items() if (data := _without_recurring(batches))}
     if not of_lines:
         return untested("every batch is the same")
@@ -61,6 +61,19 @@ def examples(run: RunJournals) -> CheckResult | None:
         return untested(f"{message}; the inputs differ: the ranks' data sets do, or the inputs are augmented")
     distinct = f"{read - shared} of {read} examples are distinct"
     return passed(distinct if shared else f"{plural(read, 'example')} in {len(batches)} batches of a rank")
+
+
+def _same_gradients(run: RunJournals) -> CheckResult:
+    """Compare the ranks' own gradients, before they are averaged, where the script does not call the model itself."""
+    unseen, updates = "no forward of the model with a batch was seen", run.updates[:LEAST_EXAMPLES]
+    own = [[step["own"] for step in update.steps] for update in updates if update.optimizer == updates[0].optimizer]
+    if len(own) < LEAST_EXAMPLES or not all(chain.from_iterable(own)):
+        return untested(unseen)
+    rank = _second([[(str(each),) for each in of_ranks] for of_ranks in own])
+    if rank is None or any(len(set(of_ranks)) == run.world for of_ranks in own):
+        return untested(unseen)
+    message = f"{unseen}, but ranks had the same gradients before they were averaged: do they read the same examples?"
+    return CheckResult("WARN", message, rank, None, updates[0].number, updates[0].steps[rank]["place"])
 
 
 def _undivided(run: RunJournals, batch: int) -> int:
@@ -208,7 +221,8 @@ def evaluation(run: RunJournals) -> CheckResult | None:
         if total is None or None in shares:
             continue
         counted.append(total)
-        if excess := sum(shares) - total:
+        excess = sum(shares) - total
+        if excess and all(event["examples"] != -excess for event in of_ranks[0]):  # a loader of its own has the rest
             fault, drop = ("counted twice", "") if excess > 0 else ("left out", "drop_last=False, and ")
             message = f"{abs(excess)} of {total} examples are {fault}, so that all ranks have as many: "
             message += f"{drop}leave the repeated ones at the end out of the metric"

@@ -10,7 +10,7 @@ from dpbook.runs.launch import MEMORY_PREFIX
 from dpbook.runs.watching.journal import FINISHED_FILE, Event, place_of_error
 
 
-@check("random", "the ranks' dropout differs", "chapter 03")
+@check("random", "the ranks' random numbers differ", "chapter 03")
 def random(run: RunJournals) -> CheckResult | None:
     """Compare the random states at the beginning of forwards that draw random numbers."""
     drawn = [forwards for update in run.updates for forwards in update.in_step("forward") if forwards[0]["drawn"]]
@@ -19,9 +19,9 @@ def random(run: RunJournals) -> CheckResult | None:
     alike = [forwards for forwards in drawn if len({forward["random"] for forward in forwards}) < len(forwards)]
     if alike:
         share = "their forwards" if len(alike) == len(drawn) else f"{len(alike)} of {len(drawn)} forwards"
-        message = f"ranks begin {share} with the same random state, so dropout drops the same units on all: the "
-        message += "gradient is right on average, but noisier than necessary; seed with seed + rank after the model is "
-        message += "created"
+        message = f"ranks begin {share} with the same random state: they draw the same numbers, and dropout drops the "
+        message += "same units on all. The gradient is right on average, but noisier than necessary; seed with "
+        message += "seed + rank after the model is created"
         return CheckResult("WARN", message, place=alike[0][0]["place"])
     return passed(f"{plural(len(drawn), 'forward')} that draw{'s' if len(drawn) == 1 else ''}")
 
