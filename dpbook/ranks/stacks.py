@@ -9,6 +9,8 @@ from dpbook.core import INSTALLED, PACKAGE
 _ANY_STDLIB = re.compile(r"[/\\][Ll]ib[/\\]python3[.\d]*t?[/\\]")
 """Part of the paths of Python's own files, also on another machine."""
 _STDLIB = (sysconfig.get_path("stdlib") + os.sep, "<frozen ")
+_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|^<")
+"""Part of the file that IPython names for a cell."""
 _WAITING_FILES = {
     os.path.join("torch", "distributed", "distributed_c10d"): "",
     os.path.join("torch", "distributed", "rendezvous"): "init_process_group",
@@ -29,7 +31,7 @@ def as_dumped(traceback: str) -> str:
 
 
 def waiting_call(stack: str) -> str | None:
-    """Return "barrier, line 7 of main": the call in which a rank waits for others, and its caller; None without one."""
+    """Return "barrier, train.py:7 in main": the call in which a rank waits, and its caller; None without one."""
     frames = _frames(stack)
     first = next((index for index, frame in enumerate(frames) if _is_program(frame[0])), len(frames))
     for file, _, function in reversed(frames[:first]):  # those of the program's last call, the outermost first
@@ -40,10 +42,17 @@ def waiting_call(stack: str) -> str | None:
 
 
 def innermost(stack: str) -> str:
-    """Return "line 7 of main", the innermost frame of the program: not of an installed package, Python or dpbook."""
+    """Return "train.py:7 in main", the innermost frame of the program: not of a package, Python or dpbook."""
     frames = _frames(stack)
     program = [frame for frame in frames if _is_program(frame[0])] or frames
-    return f"line {program[0][1]} of {program[0][2]}" if program else "an unknown line"
+    return line_in_words(*program[0]) if program else "an unknown line"
+
+
+def line_in_words(file: str, line: int | str, function: str) -> str:
+    """Return "train.py:7 in main", "train.py:7" outside of a function, or "line 7 of main" in a notebook's cell."""
+    if _CELL.search(file):
+        return f"line {line} of {function}"
+    return f"{os.path.basename(file)}:{line}" + (f" in {function}" if function != "<module>" else "")
 
 
 def has_ended(stack: str) -> bool:

@@ -304,9 +304,9 @@ def test_a_hang_names_the_line_of_every_rank():
     message = blame(hangs, timeout=2)
     assert message.splitlines() == [
         "no result after 2 s; the ranks were at",
-        f"  rank 0: line {line_of(others_wait, 'dist.barrier()')} of others_wait",
-        f"  rank 1: line {line_of(hangs, 'time.sleep(60)') + 1} of hangs",
-        f"  rank 2: line {line_of(others_wait, 'dist.barrier()')} of others_wait",
+        f"  rank 0: test_processes.py:{line_of(others_wait, 'dist.barrier()')} in others_wait",
+        f"  rank 1: test_processes.py:{line_of(hangs, 'time.sleep(60)') + 1} in hangs",
+        f"  rank 2: test_processes.py:{line_of(others_wait, 'dist.barrier()')} in others_wait",
     ]
 
 

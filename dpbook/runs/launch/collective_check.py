@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from dpbook.collectives.programs import line_of_caller
 from dpbook.core import INSTALLED, Deadlock, MessageError, rebind_names
+from dpbook.ranks import stacks
 
 COMPARED_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("tensor", "op"),
@@ -68,10 +68,10 @@ def _checked(name: str, collective: Callable[..., Any], timeout: timedelta) -> C
 
 def _program_line() -> str:
     """Return the line on which the program called the collective, past functions of torch that call one another."""
-    depth, frame = 2, sys._getframe(2)
+    frame = sys._getframe(2)
     while INSTALLED in frame.f_code.co_filename and frame.f_back is not None:
-        depth, frame = depth + 1, frame.f_back
-    return line_of_caller(depth)
+        frame = frame.f_back
+    return stacks.line_in_words(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def _describe(name: str, arguments: dict[str, Any]) -> str:
@@ -103,14 +103,14 @@ def _compare(call: str, line: str, ranks: tuple[int, ...], timeout: timedelta) -
         try:
             store.wait([key(other, number)], timeout)
         except RuntimeError:  # a FileStore raises no more special type
-            waiting = f"rank {rank} is in call {number}, {call}, on {line}; rank {other} has not joined it"
+            waiting = f"rank {rank} is in call {number}, {call}, at {line}; rank {other} has not joined it"
             last = f"Rank {other} has made no call yet"
             if store.check([key(other, number - 1)]):
                 last_call, last_line = json.loads(store.get(key(other, number - 1)))
-                last = f"The last call of rank {other} was {last_call}, on {last_line}"
+                last = f"The last call of rank {other} was {last_call}, at {last_line}"
             raise Deadlock(f"{waiting}. {last}") from None
         other_call, other_line = json.loads(store.get(key(other, number)))
         if other_call != call:
-            here, there = f"{call} on rank {rank}, on {line}", f"{other_call} on rank {other}, on {other_line}"
+            here, there = f"{call} on rank {rank}, at {line}", f"{other_call} on rank {other}, at {other_line}"
             raise MessageError(f"call {number} is {here}, but {there}")
     store.delete_key(key(rank, number - 2))  # all ranks have reached call `number`: none reads that any more

@@ -61,7 +61,7 @@ class RecordedCall:
 
     @property
     def location(self) -> str:
-        """Return ", line 40 of main" for a direct call, " in backward, line 34 of step" for one of DDP's; or ""."""
+        """Return ", train.py:40 in main" for a direct call, " in backward, train.py:34" for one of DDP's; or ""."""
         name, comma, line = self.call_site.partition(", ")
         return f", {line}" if name == self.op else f" in {name}{comma}{line}" if name else ""
 
@@ -255,7 +255,7 @@ def name_call(records: CallRecords, call: RecordedCall) -> str:
 
 
 def locate_call(records: CallRecords, call: RecordedCall) -> str:
-    """Return "collective 14 (all_reduce of 10 × float32, line 40 of main)"."""
+    """Return "collective 14 (all_reduce of 10 × float32, train.py:40 in main)"."""
     return f"{name_call(records, call)[:-1]}{call.location})"
 
 

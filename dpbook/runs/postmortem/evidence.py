@@ -50,7 +50,7 @@ class LaunchEvidence:
     hung: bool
 
     def describe_position(self, rank: int) -> str:
-        """Return "was in barrier, line 3 of main" for a rank; "" if its position is unknown."""
+        """Return "was in barrier, train.py:3 in main" for a rank; "" if its position is unknown."""
         if rank in self.finished:
             return "had finished"
         stack = self.stack(rank)
@@ -60,7 +60,7 @@ class LaunchEvidence:
         return f"was in {call}" if call else f"was at {stacks.innermost(stack)}" if stack else ""
 
     def describe_positions(self, ranks: Iterable[int] | None = None) -> str:
-        """Return "rank 0 was in barrier, line 3 of main; rank 1 had finished", with one entry per position.
+        """Return "rank 0 was in barrier, train.py:3 in main; rank 1 had finished", with one entry per position.
 
         Ranks whose position is unknown are omitted. None means all ranks.
         """

@@ -107,8 +107,7 @@ def test_a_rank_that_does_not_join_at_the_start_is_named_in_time(tmp_path):
     ended = launch("--nproc", 2, "--start-timeout", 2, "--", script(tmp_path, "joins"), "late", folder=tmp_path)
     assert ended.returncode != 0
     assert ended.stderr.splitlines()[-2:] == [
-        "dpbook launch: rank 1 never joined: it was at line 4 of <module>; "
-        "rank 0 was in init_process_group, line 7 of <module>",
+        "dpbook launch: rank 1 never joined: it was at joins.py:4; rank 0 was in init_process_group, joins.py:7",
         "  rank 0: TimeoutError: the other ranks did not join init_process_group within 2 s",
     ]
 

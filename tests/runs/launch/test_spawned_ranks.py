@@ -274,7 +274,7 @@ if __name__ == "__main__":
     [
         ("rank 1 is killed", 1, "rank 1 died: killed by SIGKILL"),
         ("rank 0 is killed", 137, "rank 0 died: killed by SIGKILL"),
-        ("waits", 1, "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at line 26 of work"),
+        ("waits", 1, "rank 1 never joined collective 2 (all_reduce of 5 × float32): it was at script.py:26 in work"),
     ],
 )
 def test_the_rank_at_fault_is_named_as_under_torchrun(tmp_path, monkeypatch, capfd, fault, status, line):

@@ -10,21 +10,21 @@ from dpbook.runs.postmortem.collective_calls import read_calls
 BACKWARD = {
     "op": "all_reduce",
     "sizes": [[10]],
-    "call_site": "backward, line 5 of step",
+    "call_site": "backward, a.py:5 in step",
     "frames": [["a.py", "main", 12], ["a.py", "step", 5]],
 }
-SUM = {"op": "all_reduce", "sizes": [[3]], "call_site": "all_reduce, line 14 of main", "frames": [["a.py", "main", 14]]}
+SUM = {"op": "all_reduce", "sizes": [[3]], "call_site": "all_reduce, a.py:14 in main", "frames": [["a.py", "main", 14]]}
 END = {
     "op": "barrier",
     "sizes": [],
     "dtypes": [],
-    "call_site": "barrier, line 20 of main",
+    "call_site": "barrier, a.py:20 in main",
     "frames": [["a.py", "main", 20]],
 }
 START = {
     "op": "broadcast",
     "sizes": [[10]],
-    "call_site": "broadcast, line 11 of main",
+    "call_site": "broadcast, a.py:11 in main",
     "frames": [["a.py", "main", 11]],
 }
 ALL, PAIR = {"0": [0, 1, 2]}, {"0": [0, 1, 2], "1": [0, 1]}
@@ -84,16 +84,16 @@ def test_sizes_may_differ_in_a_collective_that_allows_it(records):
 
 def test_a_rank_that_is_past_the_line_of_a_call_skipped_it(records):
     mismatch = records([START, SUM], [START, END], [START, SUM]).first_mismatch()
-    assert skipped(mismatch) == {1: ("all_reduce of 3 × float32", ", line 14 of main")}
+    assert skipped(mismatch) == {1: ("all_reduce of 3 × float32", ", a.py:14 in main")}
 
 
 def test_a_rank_that_is_back_at_the_begin_of_a_loop_skipped_the_call_that_always_came_between(records):
     begun = [START, BACKWARD, SUM, BACKWARD, SUM, BACKWARD]
     mismatch = records([*begun, SUM], [*begun, BACKWARD], [*begun, SUM]).first_mismatch()
-    assert skipped(mismatch) == {1: ("all_reduce of 3 × float32", ", line 14 of main")}
+    assert skipped(mismatch) == {1: ("all_reduce of 3 × float32", ", a.py:14 in main")}
     steps = [START, BACKWARD, BACKWARD, SUM, BACKWARD, BACKWARD, SUM, BACKWARD]
     mismatch = records([*steps, BACKWARD], [*steps, SUM], [*steps, BACKWARD]).first_mismatch()
-    assert skipped(mismatch) == {1: ("all_reduce of 10 × float32", " in backward, line 5 of step")}
+    assert skipped(mismatch) == {1: ("all_reduce of 10 × float32", " in backward, a.py:5 in step")}
 
 
 def test_a_call_that_was_never_made_before_may_be_one_too_many_so_no_rank_skipped_one(records):

@@ -74,7 +74,7 @@ class Kind:
 
 
 ENDLESS = "for _ in iter(int, 1): pass"
-NEVER_JOINED = r"rank RANK never joined .*: it was at line LINE of planted"
+NEVER_JOINED = r"rank RANK never joined .*: it was at train.py:LINE in planted"
 KINDS = {
     "raise": Kind("raise ValueError('planted N')", "rank RANK failed first: ValueError: planted N"),
     "key": Kind("{}['planted N']", "rank RANK failed first: KeyError: 'planted N'"),
@@ -83,7 +83,7 @@ KINDS = {
     "exit in words": Kind("sys.exit('planted N')", "rank RANK failed first: SystemExit: planted N"),
     "no report": Kind("os._exit(N)", "rank RANK died: it exited with status N"),
     "SIGKILL": Kind("os.kill(os.getpid(), 9)", "rank RANK died: killed by SIGKILL"),
-    "SIGSEGV": Kind("os.kill(os.getpid(), 11)", "rank RANK died: killed by SIGSEGV.* line LINE of planted"),
+    "SIGSEGV": Kind("os.kill(os.getpid(), 11)", "rank RANK died: killed by SIGSEGV.* train.py:LINE in planted"),
     "SIGBUS": Kind("os.kill(os.getpid(), signal.SIGBUS)", "rank RANK died: killed by SIGBUS"),
     "SIGABRT": Kind("os.abort()", "rank RANK died: killed by SIGABRT"),
     "SIGSTOP": Kind("os.kill(os.getpid(), signal.SIGSTOP)", "rank RANK stopped responding"),

@@ -64,8 +64,8 @@ def test_the_rank_that_never_joined_is_named_with_the_call_and_the_ranks_that_wa
     others = [entry(1, 4), waits(2, 7)]
     diagnosis = dumped({0: others, 1: [entry(1, 4)], 2: others}, form=form).diagnosis()
     assert diagnosis == (
-        "rank 1 never joined collective 2 (all_reduce of 5 × float32, line 7 of main): "
-        "its last was collective 1 (all_reduce of 5 × float32, line 4 of main); ranks 0, 2 waited in it"
+        "rank 1 never joined collective 2 (all_reduce of 5 × float32, train.py:7 in main): "
+        "its last was collective 1 (all_reduce of 5 × float32, train.py:4 in main); ranks 0, 2 waited in it"
     )
 
 
@@ -101,7 +101,7 @@ def test_the_last_call_of_a_rank_is_the_last_of_all_backends(monkeypatch, tmp_pa
     order = [[(call["backend"], call["number"]) for call in each] for each in calls]
     assert order[0] == [("gloo", 1), ("nccl", 1), ("nccl", 2), ("nccl", 3)]
     assert order[1] == [("gloo", 1), ("nccl", 1), ("nccl", 2), ("gloo", 2)]
-    first, second = (f"collective {n} over {b} (all_reduce of 5 × float32, line {line} of main)" for n, b, line in
+    first, second = (f"collective {n} over {b} (all_reduce of 5 × float32, train.py:{line} in main)" for n, b, line in
                      ((3, "nccl", 40), (2, "gloo", 7)))  # fmt: skip
     assert describe_late_ranks(read_calls(tmp_path, 2)).splitlines() == [
         "the ranks wait for each other:",
@@ -121,7 +121,7 @@ def test_ranks_that_wait_for_each_other_are_both_named(dumped):
 def test_a_call_that_does_not_match_is_reported_first(dumped):
     dumps = dumped({0: [waits(1, 4)], 1: [waits(1, 4, size=6)], 2: [waits(1, 4)]})
     assert dumps.diagnosis() == (
-        "the ranks' calls do not match: collective 1 (all_reduce, line 4 of main) has "
+        "the ranks' calls do not match: collective 1 (all_reduce, train.py:4 in main) has "
         "5 × float32 on ranks 0, 2, but 6 × float32 on rank 1"
     )
 
@@ -145,7 +145,7 @@ def test_the_number_of_ranks_can_be_given(dumped, tmp_path, capsys):
 def test_a_call_that_all_ranks_joined_points_at_the_machines(dumped):
     dumps = dumped({rank: [waits(1, 4)] for rank in range(3)})
     assert dumps.diagnosis().startswith(
-        "all ranks joined collective 1 (all_reduce of 5 × float32, line 4 of main), but "
+        "all ranks joined collective 1 (all_reduce of 5 × float32, train.py:4 in main), but "
     )
 
 
@@ -164,7 +164,7 @@ def test_the_other_ranks_of_a_group_that_torch_did_not_record_are_not_made_up(du
     """So it is over gloo: the group has ranks 1 and 2, and rank 2 did not join."""
     dumps = dumped({0: [entry(1, 4)], 1: [entry(1, 4), waits(1, 7, group="5")], 2: [entry(1, 4)]}, {})
     assert dumps.diagnosis() == (
-        "rank 1 waited in collective 1 of the group of rank 1 (all_reduce of 5 × float32, line 7 of main); "
+        "rank 1 waited in collective 1 of the group of rank 1 (all_reduce of 5 × float32, train.py:7 in main); "
         "the dumps do not list the other ranks of this group; ranks 0, 2 waited in no collective"
     )
 
@@ -258,5 +258,5 @@ def test_torchs_own_dumps_of_a_waiting_run_are_diagnosed(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "16")
     start(late, [(rank, tmp_path) for rank in range(3)])
     pickled, written = read_dumps(tmp_path, "pickled_"), read_dumps(tmp_path, "written_")
-    assert pickled.diagnosis().startswith("rank 1 never joined collective 3 (all_reduce of 3 × float32, line ")
+    assert pickled.diagnosis().startswith("rank 1 never joined collective 3 (all_reduce of 3 × float32, test_dumps.py:")
     assert written.diagnosis().startswith("rank 1 never joined collective 3 (all_reduce of 3 × float32): ")

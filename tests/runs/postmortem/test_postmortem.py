@@ -22,7 +22,7 @@ from dpbook.ranks.failure_files import (
 )
 from dpbook.runs.postmortem.rules import why_it_failed
 
-DUMP = 'Timeout (0:00:02)!\nThread 0x01 (most recent call first):\n  File "cell.py", line 3 in hangs\n'
+DUMP = 'Timeout (0:00:02)!\nThread 0x01 (most recent call first):\n  File "cells/ipykernel_7/1.py", line 3 in hangs\n'
 
 
 def waits():
@@ -52,7 +52,7 @@ def test_an_error_after_the_time_out_is_a_consequence(folder):
     line = waits.__code__.co_firstlineno + 1
     assert cause_of_failure(folder, 2, 2.0, {}, "").splitlines() == [
         "no result after 2 s; the ranks were at",
-        f"  rank 0: line {line} of waits",
+        f"  rank 0: test_postmortem.py:{line} in waits",
         "  rank 1: line 3 of hangs",
     ]
 
@@ -60,7 +60,7 @@ def test_an_error_after_the_time_out_is_a_consequence(folder):
 def test_the_position_of_a_failed_rank_is_that_of_its_error(folder):
     fail(folder, 100.001)
     (folder / STACK_FILE.format(0)).write_text('Current thread 0x02:\n  File "worker.py", line 9 in main\n')
-    assert "of waits" in cause_of_failure(folder, 2, 2.0, {}, "")
+    assert "in waits" in cause_of_failure(folder, 2, 2.0, {}, "")
 
 
 def test_an_error_before_the_time_out_is_the_cause(folder):
@@ -117,8 +117,8 @@ def torchrun_report(rank, status):
 
 
 WAITED_IN = "barrier"
-WAITED = "in barrier, line 7 of main"
-AT_LINE_5 = f"rank 1 never joined: it was at line 5 of main; ranks 0, 2 were {WAITED}"
+WAITED = "in barrier, train.py:7 in main"
+AT_LINE_5 = f"rank 1 never joined: it was at train.py:5 in main; ranks 0, 2 were {WAITED}"
 
 
 GLOO_GAVE_UP = "Application timeout caused pair closure"
@@ -241,7 +241,7 @@ def test_a_rank_that_alone_received_sigterm_and_gave_up_waiting_is_reported(tmp_
         f"Sending process 0 closing signal SIGTERM\nSending process 2 closing signal SIGTERM\n{torchrun_report(1, 143)}"
     )
     line = headline(tmp_path, ended=[(0, COMPUTES), (1, WAITS), (2, WAITS)], stderr=stderr)
-    assert line == f"rank 1 received SIGTERM and exited: rank 0 was at line 5 of main; ranks 1, 2 were {WAITED}"
+    assert line == f"rank 1 received SIGTERM and exited: rank 0 was at train.py:5 in main; ranks 1, 2 were {WAITED}"
 
 
 def test_a_rank_that_was_ended_before_it_had_written_its_process_id_is_not_blamed(tmp_path):
@@ -252,14 +252,15 @@ def test_a_rank_that_was_ended_before_it_had_written_its_process_id_is_not_blame
 
 def test_the_rank_that_the_others_waited_for_is_named_and_not_one_that_had_finished(tmp_path):
     line = headline(tmp_path, failed=[(0, TIMED_OUT)], finished=[2], ended=[(1, COMPUTES)])
-    assert line == f"rank 1 never joined: it was at line 5 of main; rank 0 was {WAITED}"
+    assert line == f"rank 1 never joined: it was at train.py:5 in main; rank 0 was {WAITED}"
 
 
 def test_ranks_that_waited_in_different_calls_are_named_with_their_calls(tmp_path):
     other = WAITS.replace("barrier", "all_reduce").replace("line 7", "line 8")
     line = headline(tmp_path, failed=[(0, TIMED_OUT), (2, CLOSED)], ended=[(1, other)])
     assert line == (
-        f"the ranks waited in different collectives: ranks 0, 2 were {WAITED}; rank 1 was in all_reduce, line 8 of main"
+        f"the ranks waited in different collectives: ranks 0, 2 were {WAITED}; "
+        "rank 1 was in all_reduce, train.py:8 in main"
     )
 
 
