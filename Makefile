@@ -18,7 +18,7 @@ help: ## show this list
 
 lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS="--port 9000")
 	@# `dpbook lab` refuses too, but only when all is installed.
-	@case "$$(id -u) $$ARGS" in "0 "*--allow-root*) ;; "0 "*) \
+	@case "$$(id -u) $$ARGS" in "0 "*--allow-root*|"0 "*--help*) ;; "0 "*) \
 		echo "You are root: code in a notebook could change anything on this machine." >&2; \
 		echo "Use an ordinary user, or say make lab ARGS=--allow-root where that is what you want, as in a container." >&2; \
 		exit 1 ;; esac

@@ -70,6 +70,7 @@ def make(checkout, python, arguments="--allow-root"):
         (0, "", False),
         (0, "--port 9000", False),
         (0, "--port 9000 --allow-root", True),
+        (0, "--help", True),
         (1000, "--port 9000", True),
     ],
 )
