@@ -47,26 +47,28 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
     shown = list(range(plan.calls)) if plan.calls <= rows else [*range(rows - 2), plan.calls - 1]
     scale = (WIDTH - LEFT - RIGHT) / max(widest, 1)
     card = Card(WIDTH, title, "first bucket to be launched at the top; every segment is a tensor")
-    labels, top = [], card.y
+    labels, top, at_cap = [], card.y, LEFT + (cap or 0) * scale
+
+    def beside_cap(x: float, words: str, height: int) -> float:
+        """Return where words at ``x`` begin, so that the line of the cap does not touch them."""
+        return at_cap + 8 if x - 8 < at_cap < x + text_width(words, height) + 4 else x
+
     for row, bucket in enumerate(shown):
         if row and bucket != shown[row - 1] + 1:
-            omitted = plural(bucket - shown[row - 1] - 1, "bucket")
-            labels.append(aside(LEFT, card.y + 14, f"… {omitted} …", halo=palette.PAPER))
+            omitted = f"… {plural(bucket - shown[row - 1] - 1, 'bucket')} …"
+            labels.append(aside(beside_cap(LEFT, omitted, 12), card.y + 14, omitted, halo=palette.PAPER))
             card.y += ROW
         card.add(*_bars(plan, bucket, card.y, scale))
         nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
         labels.append(text(LEFT - 10, card.y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
         size = f"{in_binary(nbytes)}, {members}"
-        x, at_cap = LEFT + nbytes * scale + 8, LEFT + (cap or 0) * scale
-        if x < at_cap < x + text_width(size, 11) + 4:  # the line of the cap would cross the words
-            x = at_cap + 8
+        x = beside_cap(LEFT + nbytes * scale + 8, size, 11)
         labels.append(text(x, card.y + 13, size, 11, halo=palette.PAPER))
         card.y += ROW
     y = max(card.y, top + ROW * min_rows)
     if cap and cap <= widest:
-        x = LEFT + cap * scale
-        card.add(rect(x - 1, top - 4, 2, y - top + 2, fill=palette.EXPOSED))
-        card.add(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=palette.EXPOSED))
+        card.add(rect(at_cap - 1, top - 4, 2, y - top + 2, fill=palette.EXPOSED))
+        card.add(text(at_cap, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=palette.EXPOSED))
     card.add(*labels)
     sizes_in_words = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
     return card.picture(y + MARGIN + 6, f"{in_binary(plan.total_bytes)} in all{sizes_in_words}.")
