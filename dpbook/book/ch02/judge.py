@@ -175,10 +175,10 @@ def _close_on_every_rank(
 # 02.3: weigh by tokens
 
 
-def _tokens(answer: Answer, lengths: list[list[int]], rng: np.random.Generator, where: str) -> None:
+def _tokens(answer: Answer, lengths: list[list[int]], rng: np.random.Generator, where: str, size: int = 6) -> None:
     """Draw gradients per token, so that the mean over all tokens is known, and compare with it."""
-    per_token = [rng.integers(-9, 10, (sum(of_rank), 6)).astype(float) for of_rank in lengths]
-    means = [g.mean(axis=0) if len(g) else np.full(6, np.nan) for g in per_token]
+    per_token = [rng.integers(-9, 10, (sum(of_rank), size)).astype(float) for of_rank in lengths]
+    means = [g.mean(axis=0) if len(g) else np.full(size, np.nan) for g in per_token]
     expected = [np.concatenate(per_token).mean(axis=0)] * len(lengths)
     got = call(answer, means, lengths, through=_in_step, unchanged=True, where=where)
     mistakes = {
@@ -198,6 +198,7 @@ def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
 def unequal_tokens(answer: Answer, rng: np.random.Generator) -> None:
     for world in PROCESS_WORLDS:
         _tokens(answer, _draw_lengths(rng, world), rng, f"world {world}")
+        _tokens(answer, _draw_lengths(rng, world), rng, f"world {world}, one parameter", size=1)
 
 
 def empty_rank(answer: Answer, rng: np.random.Generator) -> None:

@@ -69,6 +69,8 @@ def any_schedule(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS[1:]:
         fan = [Round.of(0, range(1, world), 0, False), Round.of(range(1, world), 0, range(1, world), True)]
         _price(answer, Schedule(world, world, fan, name="one to all, all to one"), 10 * world + 3, rng)
+        bounds = collectives.FixedBounds((0, *range(0, 10 * (world - 1), 10), 10 * world + 3))
+        _price(answer, Schedule(world, world, fan, bounds, name="chunks of its own"), 10 * world + 3, rng)
         _price(answer, _scrambled(world, rng), 10 * world + 3, rng)
 
 

@@ -56,7 +56,8 @@ def updates(answer: Answer, rng: np.random.Generator, *, kinds: Sequence[str]) -
             weights = [rng.normal(size=size) for size in sizes]
             gradients = [(rng.normal(size=size) * scale).astype(np.float32) for size in sizes]
             if kind == "large":
-                gradients = [np.full(size, 3e38, np.float32) for size in sizes]  # finite, and their sum is not
+                gradients = [np.full(size, 3e38, np.float32) for size in sizes]  # finite; sums and multiples are not
+                rate, scale = 2.0, max(scale, 8.0)
             if kind in BROKEN:
                 for rank, values in enumerate(BROKEN[kind], start=int(rng.integers(world))):
                     gradient = gradients[rank % world]

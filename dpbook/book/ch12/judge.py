@@ -40,7 +40,9 @@ def ticked(
     times = [0.0, *np.cumsum(widths or [MS] * length).tolist()]
     spans = []
     for rank in range(len(work)):
-        spans += [Span("matmul", rank, "compute", "computation", times[a], times[b]) for a, b in work[rank]]
+        for number, (a, b) in enumerate(work[rank]):
+            lane = f"compute {number}" if number % 2 else "compute"
+            spans.append(Span("matmul", rank, lane, "computation", times[a], times[b]))
         spans += [Span("to the device", rank, "copy", "copy", times[a], times[b]) for a, b in other[rank]]
         for number, (a, b) in enumerate(zip(entries[rank], ends[rank], strict=True)):
             lane = f"communication {(number + rank) % 2}"  # a collective may have another lane on another rank
@@ -90,6 +92,7 @@ def small() -> Iterator[tuple[str, Timeline]]:
             16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]
         ),
         "computation within computation": ticked(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]]),
+        "rank 1 only copies": ticked(8, [[(1, 6)], []], [[], []], [[], []], [[], [(0, 1)]]),
         "no collective": ticked(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]]),
     }
     yield from ((f"{name}, {_described(step)}", step) for name, step in steps.items())

@@ -1,7 +1,7 @@
 """Checks of tasks 14.4 and 14.5: the norm of a sharded gradient, and a checkpoint of N ranks, cut anew for M."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,23 @@ def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list
     return call_on_ranks(on_rank, len(pieces))
 
 
-def _gradients(rng: np.random.Generator, world: int) -> tuple[list[list[Array]], list[int], list[Array]]:
-    """Draw each rank's pieces, some of them empty; the number of ranks that have each; and the whole gradients."""
+def _layouts(rng: np.random.Generator, world: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the number of ranks that have each gradient, and its size; in the second layout one rank has no number."""
     dividing = [n for n in range(1, world + 1) if world % n == 0]
     copies = [1, world, *(int(n) for n in rng.choice(dividing, 3))]
-    sizes = [int(n) for n in rng.integers(1, 2 * world + 4, len(copies))]
-    kinds = rng.permutation(["float16", "float32", "float32", "float16", "float32"])
+    yield copies, [int(n) for n in rng.integers(1, 2 * world + 4, len(copies))]
+    if world > 1:
+        yield [1], [world - 1]
+
+
+def _gradients(
+    rng: np.random.Generator, world: int, copies: list[int], sizes: list[int]
+) -> tuple[list[list[Array]], list[Array]]:
+    """Draw each rank's pieces, some of them empty, and the whole gradients."""
+    kinds = rng.permutation(["float16", "float32", "float32", "float16", "float32"])[: len(copies)]
     wholes = [(rng.normal(size=size) * 3).astype(kind) for size, kind in zip(sizes, kinds, strict=True)]
     split = [np.array_split(gradient, world // n) for gradient, n in zip(wholes, copies, strict=True)]
-    return [[parts[rank % len(parts)].copy() for parts in split] for rank in range(world)], copies, wholes
+    return [[parts[rank % len(parts)].copy() for parts in split] for rank in range(world)], wholes
 
 
 def clips(answer: Answer, rng: np.random.Generator, *, above: bool) -> None:
@@ -50,8 +58,8 @@ def clips(answer: Answer, rng: np.random.Generator, *, above: bool) -> None:
 
     Above it a gradient may also be zero.
     """
-    for world in (1, 2, 3, 5, 6, 8):
-        pieces, copies, wholes = _gradients(rng, world)
+    for world, (copies, sizes) in ((n, layout) for n in (1, 2, 3, 5, 6, 8) for layout in _layouts(rng, n)):
+        pieces, wholes = _gradients(rng, world, copies, sizes)
         for large in (0, 1, 200) if above else (1, 200):
             given = [[(large * piece).astype(piece.dtype) for piece in rank] for rank in pieces]
             squares = (np.square((large * whole).astype(whole.dtype), dtype=float) for whole in wholes)

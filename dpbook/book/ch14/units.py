@@ -204,12 +204,12 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: CollectiveWire) -> dict
 
 
 def _check_pieces(pieces: Any, shards: Sequence[Array]) -> None:
-    """Raise unless there is a piece for each unit, in order, of the shape of the rank's shard."""
+    """Raise unless there is a piece for each unit, in order, of the shape and the dtype of the rank's shard."""
     if pieces is None:
         raise TypeError("expected a list of arrays, got None: is a return missing?")
-    shapes, got = [np.shape(shard) for shard in shards], [np.shape(piece) for piece in pieces]
-    if got != shapes:
-        raise InvalidArgument("the result of finish()", got, f"arrays of the shapes of the shards, {shapes}")
+    forms, got = ([f"{np.shape(each)} {np.asarray(each).dtype}" for each in arrays] for arrays in (shards, pieces))
+    if got != forms:
+        raise InvalidArgument("the result of finish()", ", ".join(got), f"arrays like the shards, {', '.join(forms)}")
 
 
 def _copied(arrays: Sequence[Array]) -> list[Array]:

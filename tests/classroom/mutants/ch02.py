@@ -93,6 +93,12 @@ MUTANTS = (
     edit("02.3", "after the sum", {OWN: "gradient if tokens", AVERAGE: "totals[:-1] * tokens / totals[-1]"}, UNEQUAL),
     edit("02.3", "list of lengths used up", {"sum(lengths)": "sum(lengths.pop() for _ in [*lengths])"}, UNEQUAL),
     edit("02.3", "scaled in place", {OWN: "np.multiply(gradient, tokens, out=gradient) if tokens"}, UNEQUAL),
+    edit(
+        "02.3",
+        "a number for one parameter",
+        {"totals[:-1] / totals[-1]": "totals[0] / totals[1] if len(own) == 1 else totals[:-1] / totals[-1]"},
+        UNEQUAL,
+    ),
     edit("02.3", "NaN", {f"{OWN} else np.zeros_like(gradient)": "gradient * tokens"}, EMPTY),
     edit(
         "02.3",

@@ -27,6 +27,12 @@ MUTANTS = (
     ),
     edit("06.1", "half duplex", {BUSIEST: "(sent + received).max()"}, LIBRARY),
     edit("06.1", "all chunks alike", {CHUNKS: "np.full(schedule.n_chunks, size * itemsize / schedule.n_chunks)"}, ANY),
+    edit(
+        "06.1",
+        "even chunks, whatever the schedule says",
+        {CHUNKS: "itemsize * np.diff(collectives.chunk_bounds(size, schedule.n_chunks))"},
+        ANY,
+    ),
     edit("06.1", "only what is sent", {BUSIEST: "sent.max()"}, ANY),
     edit("06.1", "empty rounds cost a latency", {"if busiest > 0:": "if True:"}, ANY),
     edit("06.2", "one line for all", {BEST_CUT: "0"}, LINE),

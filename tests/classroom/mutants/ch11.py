@@ -95,6 +95,7 @@ MUTANTS = (
         {STEPPED: "gradient /= np.float32(scale)\n    weights -= rate * gradient"},
         FINITE,
     ),
+    edit("11.4", "multiplied before it is divided", {STEPPED: "weights -= rate * gradient / scale"}, FINITE),
     edit("11.4", "a new array of weights", {STEPPED: "weights = weights - rate * (gradient / scale)"}, FINITE),
     edit("11.4", "half as a whole number", {"return scale / 2": "return scale // 2"}, BROKEN),
     edit("11.4", "no scale below one", {"return scale / 2": "return max(scale / 2, 1.0)"}, BROKEN),

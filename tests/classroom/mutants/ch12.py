@@ -47,6 +47,18 @@ MUTANTS = (
     edit("12.1", "sums of spans", {"lost[0] += b - a": f"lost[0] += (b - a) * {EACH_CALL}"}, LOST),
     edit("12.1", "on a grid of milliseconds", {RANKS: f"{ROUNDED}\n    {RANKS}"}, LOST),
     edit("12.1", "lane by lane", {"key=lambda s: s.start)": "key=lambda s: (s.lane, s.start))"}, LOST),
+    edit(
+        "12.1",
+        "computation on one lane",
+        {'s.kind == "computation"': 's.kind == "computation" and s.lane == "compute"'},
+        LOST,
+    ),
+    edit(
+        "12.1",
+        "a rank that only copies is none",
+        {"for span in spans}": 'for span in spans if span.kind != "copy"}'},
+        LOST,
+    ),
     edit("12.1", "collectives by their end", {"key=lambda s: s.start)": "key=lambda s: s.end)"}, LOST),
     edit(
         "12.1",

@@ -53,6 +53,8 @@ MUTANTS = (
     edit("16.1", "the old rest forgotten", {REST: "gradients - sent"}, LOST),
     edit("16.1", "beside the average", {REST: "owed - sent.mean(axis=0)"}, LOST),
     edit("16.1", "nothing kept at first", {REST: "(owed - sent) * kept.any()"}, LOST),
+    edit("16.1", "kept in single precision", {REST: "(owed - sent).astype(np.float32)"}, LOST),
+    edit("16.1", "kept in whole numbers", {REST: "np.rint(owed - sent)"}, LOST),
     edit("16.1", "compressed twice", {REST: f"owed - {EACH_RANK}"}, LOST),
     edit("16.1", "added in place", {"owed = gradients + kept": "owed = gradients\n    owed += kept"}, STAYS),
     Mutant("16.2", "as rarely as anybody has tried", lambda measured, *rest: max(measured)[0], ABOUT),
