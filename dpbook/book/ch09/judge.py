@@ -21,7 +21,7 @@ from dpbook.classroom import (
     expect_schedule,
 )
 from dpbook.collectives import Comm, Program, Schedule, count, record, run
-from dpbook.collectives.programs import Op
+from dpbook.collectives.programs import Op, line_of_caller
 from dpbook.ranks import start
 
 # 09.1: a mean made of messages
@@ -45,7 +45,9 @@ class OneWay:
         comm.sendrecv = self.sendrecv  # type: ignore[method-assign]  # comm.send.__self__ would give access
 
     def sendrecv(self, send: object, to: int, recv: object, source: int, op: Op = "copy") -> None:
-        raise TypeError("this task is about send and recv: sendrecv is not to be used")
+        error = TypeError("this task is about send and recv: sendrecv is not to be used")
+        error.line = line_of_caller(1)  # type: ignore[attr-defined]  # of the answer, not this one
+        raise error
 
 
 def _together(answer: Program, rows: NDArray[Any]) -> list[NDArray[Any]]:

@@ -114,10 +114,10 @@ def _judge_sequence(
     expected: Sequence[tuple[int, str]], got: Sequence[tuple[int, str]], order: Sequence[int], where: str
 ) -> None:
     """Check that two sequences of elements and dtype, with one item per unit, are equal."""
-    for k, (unit, right, actual) in enumerate(zip(order, expected, got, strict=False)):
+    expect(len(expected) == len(got), f"{len(expected)} in a step", str(len(got)), where)
+    for k, (unit, right, actual) in enumerate(zip(order, expected, got, strict=True)):
         right_text, actual_text = (f"{elements:,} × {dtype}" for elements, dtype in (right, actual))
         expect(right == actual, right_text, actual_text, f"{where} as number {k}, for unit {unit}")
-    expect(len(expected) == len(got), f"{len(expected)} in a step", str(len(got)), where)
 
 
 def _computes(log: Sequence[Event]) -> list[int]:
