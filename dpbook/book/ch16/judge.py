@@ -152,7 +152,7 @@ def loses_nothing(answer: Answer, rng: np.random.Generator) -> str:
             for step in range(1, STEPS + 1):
                 settings = {"Largest": (k,), "Drawn": (k, int(rng.integers(1000))), "Multiples": (256,)}[name]
                 where = f"{plural(world, 'rank')}, {COMPRESSORS[name](*settings)}, step {step}"
-                # exact in float64, but neither whole numbers nor, on most ranks, exact in float32
+                # exact in float64; no whole numbers, and in the largest world not exact in float32
                 gradients = _whole(rng, world, size) / 8 + (2.0**26 if world == max(WORLDS) else 0.0)
                 sent, residual, *_ = _sent(answer, gradients, residual, name, settings, where)
                 _expect_compressed(sent, name, settings, where)

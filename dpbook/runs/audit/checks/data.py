@@ -66,7 +66,7 @@ def examples(run: RunJournals) -> CheckResult | None:
 def _same_gradients(run: RunJournals) -> CheckResult:
     """Compare the ranks' own gradients, before they are averaged, where the script does not call the model itself."""
     unseen, updates = "no forward of the model with a batch was seen", run.updates[:LEAST_EXAMPLES]
-    own = [[step["own"] for step in update.steps] for update in updates if update.optimizer == updates[0].optimizer]
+    own = [[step.get("own") for step in update.steps] for update in updates if update.optimizer == updates[0].optimizer]
     if len(own) < LEAST_EXAMPLES or not all(chain.from_iterable(own)):
         return untested(unseen)
     rank = _second([[(str(each),) for each in of_ranks] for of_ranks in own])
