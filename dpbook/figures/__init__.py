@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpbook.figures.schedules.overview import draw_groups, draw_overview
     from dpbook.figures.schedules.states import demonstration
     from dpbook.figures.schedules.table import animate, draw_schedule, play
-    from dpbook.figures.steps.buckets import cap_sweep, draw_plan, explore_buckets, explore_savings, play_step
+    from dpbook.figures.steps.buckets import cap_sweep, draw_plan, explore_buckets, play_step
     from dpbook.figures.steps.timelines import draw_memory, draw_ranks, draw_timelines, play_race
 
 __getattr__ = lazy_exports(
@@ -35,7 +35,7 @@ __getattr__ = lazy_exports(
     digits_grid="plots", draw_groups="schedules.overview", draw_memory="steps.timelines",
     draw_overview="schedules.overview", draw_plan="steps.buckets", draw_ranks="steps.timelines",
     draw_schedule="schedules.table", draw_timelines="steps.timelines", drift_and_gap="plots",
-    explore_buckets="steps.buckets", explore_savings="steps.buckets", fitted_sweep="plots", loss_curve="plots",
+    explore_buckets="steps.buckets", fitted_sweep="plots", loss_curve="plots",
     magnitude="plots", play="schedules.table", play_race="steps.timelines", play_step="steps.buckets",
     progress="progress_bar", run_loss="plots", run_seconds="plots", sweeps="plots",
 )  # fmt: skip

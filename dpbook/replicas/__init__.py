@@ -25,7 +25,6 @@ from dpbook.replicas.feeding import (
     permutation,
     rank_weights,
     strided,
-    tokens_per_rank,
 )
 from dpbook.replicas.four_phases import average, local_gradients, shard, undivided, update
 from dpbook.replicas.method import Exact, Method, RankGroup, Step

@@ -314,15 +314,3 @@ def both_means(local_means: ArrayLike, counts: Sequence[int] | Array) -> Means:
         raise InvalidArgument("local_means", f"{values.dtype} array of shape {values.shape}", "one per count, numbers")
     weighted = np.tensordot(weights, values, axes=1) / len(values)
     return Means(values.mean(axis=0), weighted)
-
-
-def tokens_per_rank(lengths: Sequence[int] | Array, world: int) -> Array:
-    """Return the tokens of each rank, as int64 (world,), if sequences of ``lengths`` are divided evenly and in order.
-
-    Every rank has the same number of sequences (to within one), but not the same number of tokens. As the ``sizes`` of
-    `shard`, applied to the tokens of all sequences one after another, the result cuts between sequences.
-    """
-    numbers = np.array([check_int("lengths", n, 0) for n in lengths], np.int64)
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers)])
-    tokens: Array = np.diff(ends[chunk_bounds(len(numbers), check_int("world", world, 1))])
-    return tokens

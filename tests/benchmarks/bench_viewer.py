@@ -25,14 +25,14 @@ from tests.benchmarks.rows import Row, begin, show  # noqa: E402
 from tests.browser.jupyterlab import FLAGS, Notebook, serve  # noqa: E402
 
 SETUP = """from dpbook import figures
-from dpbook.book import ch11, ch13
+from dpbook.book import ch07, ch11, ch13
 from dpbook.collectives import ring
 from dpbook.overlap import STRATEGIES, equal_layers, simulate_step
 layers = equal_layers(12, 0.01, 0.02, 12)
 ways = {name: STRATEGIES[name](layers) for name in ("naive", "hook")}
 timelines = {name: simulate_step(layers, way, lambda nbytes: 0.0005 * nbytes) for name, way in ways.items()}"""
 PLAYERS = ["figures.play(ring(4))", "figures.play(ring(8))", "figures.play_race(timelines)"]
-EXPLORERS = ["figures.explore_savings()", "ch13.explore_memory()", "ch13.explore_scaling()", "ch11.explore_wire()"]
+EXPLORERS = ["ch07.explore_savings()", "ch13.explore_memory()", "ch13.explore_scaling()", "ch11.explore_wire()"]
 CLOCK = """(host, kind) => {
     window.taken = []; let begun = null;
     host.addEventListener(kind, () => { begun = performance.now(); }, true);

@@ -14,7 +14,7 @@ expect = playwright.expect
 
 SETUP = """import numpy as np
 from dpbook import figures
-from dpbook.book import ch11, ch12, ch13, ch16
+from dpbook.book import ch07, ch11, ch12, ch13, ch16
 from dpbook.collectives import AlphaBeta
 from dpbook.book.ch08 import mlp
 from dpbook.overlap import layers_of, naive_flat, simulate_step
@@ -28,7 +28,7 @@ raced = {"exact": ch16.Raced(entry, np.ones((1, 1)), falling, np.full(96, 1e4), 
 slower = {"exact": ch16.Raced(entry, np.ones((1, 1)), 1.5 * falling, np.full(96, 1e4), np.full(96, 6.0))}
 ch16.explore_race({4: raced, 8: slower}, 1e6, "Ethernet 25 Gb/s")"""
 EXPLORERS = {  # what its cell holds, and the knobs by their labels
-    "figures.explore_savings()": ["computation", "communication", "buckets"],
+    "ch07.explore_savings()": ["computation", "communication", "buckets"],
     "figures.explore_buckets(layers, price)": ["bucket cap"],
     "ch13.explore_memory()": ["GPUs", "model", "GPU", "recipe"],
     "ch13.explore_scaling()": [
@@ -60,7 +60,7 @@ def run(lab, open_notebook):
 
 
 def test_knobs_turn_and_the_figure_follows_while_there_is_a_kernel(run):
-    notebook = run("from dpbook import figures", "figures.explore_savings()")
+    notebook = run("from dpbook.book import ch07", "ch07.explore_savings()")
     a_narrower_page_shows_the_whole_picture(notebook.output(1))
     turn_all(notebook.output(1).locator(".dpbook-explorer"))
     a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
@@ -130,7 +130,7 @@ def the_players_move(notebook):
 @pytest.mark.proof
 def test_what_was_turned_is_still_seen_after_reopening(run):
     """With its kernel it turns; after a restart and without a kernel it does, too, since it is one of the book's."""
-    notebook = run("from dpbook import figures", "figures.explore_savings()")
+    notebook = run("from dpbook.book import ch07", "ch07.explore_savings()")
     explorer = notebook.output(1).locator(".dpbook-explorer")
     a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
     save_what_is_seen(notebook, explorer)

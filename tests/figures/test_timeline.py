@@ -5,6 +5,7 @@ import re
 import pytest
 
 from dpbook import figures
+from dpbook.book import ch07
 from dpbook.book.ch08 import gpt, mlp
 from dpbook.collectives import AlphaBeta
 from dpbook.core import palette
@@ -212,7 +213,7 @@ def test_stepping_moves_the_meters_from_nothing_to_all():
 
 
 def test_the_savings_are_those_of_the_formula():
-    explorer = figures.explore_savings()
+    explorer = ch07.explore_savings()
     assert "saves 19% of the naive step" in explorer.figure.alt  # 135 ms to 100 + 35/4
     explorer.set(buckets="50")
     assert "With 50 buckets overlap saves 25%" in explorer.figure.alt
@@ -231,7 +232,7 @@ def axes(picture):
 
 def test_explorers_keep_their_size_and_their_axes_whatever_the_knobs_say():
     buckets = figures.explore_buckets(layers_of(gpt(), 0.04), AlphaBeta(1e-4, 1e-9))
-    for explorer in (figures.explore_savings(), buckets):
+    for explorer in (ch07.explore_savings(), buckets):
         first = axes(explorer.figure)
         for name, knob in explorer.knobs.items():
             for choice in knob.values:
@@ -251,7 +252,7 @@ def test_the_curve_has_the_step_of_every_cap_and_says_where_one_is():
 
 
 def test_the_last_position_is_seen_as_a_ring():
-    explorer = figures.explore_savings()
+    explorer = ch07.explore_savings()
     assert rings(explorer.figure) == []
     here = dots(explorer.figure)
     explorer.set(buckets="8", communication="100 ms")
@@ -269,7 +270,7 @@ def dots(picture):
 
 def test_the_best_position_is_named():
     """Backward, two thirds of 100 ms, hides as much communication: 66.7 of 166.7 ms, but for the last of 50 calls."""
-    explorer = figures.explore_savings()
+    explorer = ch07.explore_savings()
     explorer.set(buckets="50")
     assert f"the best, {(67 - 67 / 50) / 167:.0%}, is at 67 ms" in explorer.figure.alt
 

@@ -1,13 +1,18 @@
 """Chapter 07: Naive and overlapped. Simulated steps with a fault for exercise 07.3, and the tokens that hide a sync."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import check_int, check_one_of
+from dpbook.core import check_int, check_one_of, lazy_exports
 from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
+
+if TYPE_CHECKING:
+    from dpbook.book.ch07.savings import explore_savings
+
+__getattr__ = lazy_exports(__name__, explore_savings="savings")
 
 FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
 """Faults of a step, by the names that an answer returns."""

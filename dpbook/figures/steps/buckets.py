@@ -1,7 +1,6 @@
 """Simulated steps: bucket plans, the cap that is best, and figures that a reader steps through or turns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from dpbook import overlap
 from dpbook.core import check_type, in_binary, milliseconds, palette, plural
@@ -10,7 +9,7 @@ from dpbook.figures.card.plot import finish, in_style, new_figure
 from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text, text_width
 from dpbook.figures.card.viewer import Explorer, Knob, Viewer
 from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
-from dpbook.overlap import CAP, FIRST_CAP, MIB, CapSweep, Layer, Plan, Price, Strategy, Timeline, simulate_step
+from dpbook.overlap import CAP, FIRST_CAP, MIB, CapSweep, Layer, Plan, Price, Timeline, simulate_step
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 160, 24, 17
 """Pixels: width of the card, room beside the bars, height of a row and of a bar."""
@@ -21,13 +20,8 @@ MOST_TENSORS = 200
 CURVE_LEFT, CURVE_RIGHT, CURVE_TOP, CURVE_HEIGHT = 132, 60, 34, 80
 """Pixels: room beside the curve of an explorer, room above it, and its height."""
 CAPS_MIB = (1, 2, 5, 10, 25, 50, 100, 250, 640)
-COUNTS = (1, 2, 3, 4, 5, 8, 10, 20, 50)
 ROWS = 8
 """Rows of buckets in an explorer, whose picture must not jump when their number changes."""
-MOST_MS = 150
-"""Longest computation and longest communication of `explore_savings`; its axis is twice as long."""
-MOST_SAVED = 0.4
-"""Upper end of the axis of what overlap saves: forward, a third of the computation, hides nothing."""
 
 
 def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> Picture:
@@ -129,49 +123,6 @@ def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
         return draw_until({"step": step}, title, now, meters=_meters(until(step, now), step, rank))
 
     return Viewer(draw, len(moments) - 1, "event")
-
-
-def explore_savings() -> Explorer:
-    """Vary computation, communication and the number of equal buckets, and see how much of a naive step overlap saves.
-
-    Backward is two thirds of the computation; with k buckets, one is sent at the end of each k-th of it.
-    """
-
-    def saved(compute: float, communication: float, buckets: int) -> float:
-        naive, overlapped = (_equal_step(do, compute, communication, buckets) for do in strategies.values())
-        return 1 - overlapped.duration / naive.duration
-
-    def draw(compute: float, communication: float, buckets: int, before: Mapping[str, Any] | None = None) -> Picture:
-        steps = {name: _equal_step(do, compute, communication, buckets) for name, do in strategies.items()}
-        share = saved(compute, communication, buckets)
-        title = f"With {plural(buckets, 'bucket')} overlap saves {share:.0%} of the naive step"
-        curves = []
-        for name, values, what in (("communication", times, "communication"), ("buckets", counts, "number of buckets")):
-            now: dict[str, Any] = {"compute": compute, "communication": communication, "buckets": buckets}
-            curve = {label: saved(**{**now, name: value}) for label, value in values.items()}
-            labels = {value: label for label, value in values.items()}
-            last = (labels[before[name]], saved(**before)) if before else None
-            over = f"What overlap saves, over the {what}"
-            curves.append(position_curve(curve, labels[now[name]], over, "{:.0%}".format, (0, MOST_SAVED), max, last))
-        return stacked(draw_until(steps, title, end=2e-3 * MOST_MS), *curves)
-
-    strategies = {"naive": overlap.naive_flat, "overlapped": overlap.hook}
-    times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, MOST_MS)}
-    counts = {str(count): count for count in COUNTS}
-    knobs = [
-        Knob("compute", "computation", times, "100 ms"),
-        Knob("communication", "communication", times, "35 ms"),
-        Knob("buckets", "buckets", counts, "4"),
-    ]
-    return Explorer(draw, knobs)
-
-
-def _equal_step(
-    strategy: Callable[[Sequence[Layer]], Strategy], compute: float, communication: float, buckets: int
-) -> Timeline:
-    """Simulate a step of as many equal layers as ``buckets``."""
-    layers = overlap.equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
-    return simulate_step(layers, strategy(layers), lambda nbytes: communication * nbytes / buckets)
 
 
 def explore_buckets(
