@@ -46,6 +46,7 @@ def test_one_after_the_other_takes_the_sum(a, b, nbytes):
 
 def test_it_says_what_it_is():
     assert repr(AlphaBeta(30e-6, 30e-12)) == ("30 µs + 30 ps/B · n: at most 33.3 GB/s, half of it at n½ = 1 MB")
+    assert repr(AlphaBeta(30e-6, 0)) == "30 µs, whatever the size"
 
 
 @given(MODELS, MODELS)

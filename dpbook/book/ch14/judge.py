@@ -211,7 +211,7 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
                 given = stage, sum(parameters), ranks, micro_batches, weight, gradient, keep
                 got = expect_number(call(answer, *given), f"stage {stage}")
                 part = (ranks - 1) / ranks * sum(parameters)
-                scatters, gathers = (1, 1, micro_batches, micro_batches)[stage], (0, 1, 1, 2 * micro_batches)[stage]
+                scatters, gathers = (2, 1, micro_batches, micro_batches)[stage], (0, 1, 1, 2 * micro_batches)[stage]
                 mistakes = {
                     "A half of an all-reduce sends (N − 1)/N of the buffer from each rank, not all of it.": (
                         sum(step.sent.values()) * ranks / max(ranks - 1, 1)
@@ -223,7 +223,7 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
                         part * (scatters * gradient + micro_batches * weight)
                     ),
                     "Stages 0 and 1 reduce once a step, after the last micro-batch.": (
-                        part * (micro_batches * gradient + gathers * weight)
+                        part * (micro_batches * (2 if stage == 0 else 1) * gradient + gathers * weight)
                     ),
                 }
                 expect_close(sum(step.sent.values()), got, 0.5, "bytes that a rank sends", mistakes=mistakes)

@@ -56,6 +56,8 @@ class AlphaBeta:
         return self.alpha / self.beta if self.beta else math.inf
 
     def __repr__(self) -> str:
+        if not self.beta:
+            return f"{in_words(self.alpha, 's')}, whatever the size"
         return (
             f"{in_words(self.alpha, 's')} + {in_words(self.beta, 's')}/B · n: "
             f"at most {in_words(self.bandwidth, 'B')}/s, half of it at n½ = {in_words(self.half_bandwidth_bytes, 'B')}"

@@ -65,6 +65,7 @@ MUTANTS = (
         {BUFFER_CUT: f"{BUFFER_CUT} if len(buffers[0]) >= n else [0] * (n + 1)"},
         "fewer elements than ranks",
     ),
+    edit("05.1", "half-way is not copied", {"half = [x.copy() for x in ranks]": "half = ranks"}, DIVIDE),
     edit("05.1", "in place", {"[buffer.copy() for buffer in buffers]": "buffers"}, "inputs unchanged"),
     Mutant("05.2", "one half only", (16, 15), "rounds"),
     Mutant("05.2", "N in place of N - 1", (16, 32), "rounds"),

@@ -64,7 +64,12 @@ MUTANTS = (
     edit("14.1", "one gather in stage 3", {GATHERS: "(0, 1, 1, micro_batches)"}, COUNTED),
     edit("14.1", "a gather per micro-batch in stage 2", {GATHERS: "(0, 1, micro_batches, 2 * micro_batches)"}, COUNTED),
     edit("14.1", "weights gathered once per step", {GATHERS: "(0, 1, 1, 1 if keep else 2)"}, COUNTED),
-    edit("14.1", "an all-reduce in every micro-batch", {SCATTERS: "micro_batches"}, COUNTED),
+    edit(
+        "14.1",
+        "an all-reduce in every micro-batch",
+        {SCATTERS: "micro_batches", "nbytes += gradient": "nbytes += scatters * gradient"},
+        COUNTED,
+    ),
     edit("14.1", "all of the buffer", {"(ranks - 1) / ranks": "(ranks > 1)"}, COUNTED),
     edit("14.1", "gradients of the weights' size", GRADIENTS_AS_WEIGHTS, COUNTED),
     edit("14.2", "never frees", {FREED: "self.gathers.pop(k)"}, IN_TIME),

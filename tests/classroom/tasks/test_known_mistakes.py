@@ -30,6 +30,7 @@ EXPLAINED = {
     ("04.2", "mean of micro-batch means"): "counts the same",
     ("04.2", "N left out"): "divides by the number of ranks",
     ("04.2", "leftover as if it were full"): "as if it were full",
+    ("05.1", "half-way is not copied"): "copy the arrays",
     ("05.2", "one half only"): "one half",
     ("05.2", "N in place of N - 1"): "a round less",
     ("06.1", "α for every message"): "travel at the same time",
@@ -39,8 +40,10 @@ EXPLAINED = {
     ("08.1", "the last bucket never sent"): "The last bucket is missing",
     ("08.2", "not one more"): "still the same",
     ("14.1", "stage 2 reduces once per step"): "Stage 2 reduces",
+    ("14.1", "an all-reduce in every micro-batch"): "Stages 0 and 1 reduce once",
     ("14.4", "its own norm"): "the other ranks' pieces",
     ("14.4", "copies counted again"): "counted on each of them",
+    ("14.4", "other arrays in the list"): "scale it in place",
 }
 
 
