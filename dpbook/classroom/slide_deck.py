@@ -27,8 +27,9 @@ def html(markdown: str) -> str:
 
 
 def sentences(paragraph: str, most: int) -> str:
-    """Return the first sentences of a paragraph."""
-    return " ".join(re.split(r"(?<=[.!?])\s+(?=[A-Z`*$(])", " ".join(paragraph.split()))[:most])
+    """Return the first sentences of a paragraph, without those that point at a place in the notebook."""
+    found = re.split(r"(?<=[.!?])\s+(?=[A-Z`*$(])", " ".join(paragraph.split()))
+    return " ".join([sentence for sentence in found if not PLACES.search(sentence)][:most])
 
 
 class _Renderer(mistune.HTMLRenderer):
@@ -45,7 +46,10 @@ class _Renderer(mistune.HTMLRenderer):
 _READER = mistune.create_markdown(renderer=_Renderer(escape=False), plugins=["table", "math"])
 
 
-MOST_LINES = 12
+MOST_LINES, MOST_DEFINED = 12, 18
+"""Lines of code or output on a slide, and lines of a class or function."""
+PLACES = re.compile(r"\b(?:(?:viewer|player|picture|explorer|table|Play|cells?) below|next (?:\w+ )?cells?)\b")
+"""What only a reader of the notebook sees."""
 ANSWER = re.compile(r"<details>\s*<summary>Answer</summary>(.*?)</details>", re.DOTALL)
 PREDICT = "**Predict.**"
 IMAGE = re.compile(r"<img\b[^>]*>")
@@ -90,7 +94,7 @@ def write_slides(notebook: Path, folder: Path) -> Path:
 
 def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
     """Yield the slides of a chapter in order. The text between them is left to the speaker."""
-    section = ""
+    section, asked = "", False
     for place, cell in enumerate(cells):
         if cell["id"] == "ways-on":
             return
@@ -103,7 +107,11 @@ def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
                     for slide in _opening(kind, section, words, behind):
                         yield slide._replace(notes=slide.notes or html(words))
                 yield from _questions(section, words, behind)
+                asked = bool(ANSWER.search(words))
         else:
+            lines = source(cell).splitlines()
+            if not asked and lines[0].startswith(("class ", "def ")) and len(lines) <= MOST_DEFINED:
+                yield Slide("run", section, _pre(lines, MOST_DEFINED), _lesson(cells[place + 1 :]))
             for image in _images(cell):
                 behind = cells[place + 1 :]
                 yield Slide("picture", section, image + _caption(cell, behind), _lesson(behind))
@@ -118,6 +126,7 @@ def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Ite
         yield Slide(kind, heading, shown, html(words) + html(objectives))
     elif not ANSWER.search(words):  # a question says its section
         first, _, rest = words.partition("\n\n")
+        listed = re.search(r"(?m)^(?:- .*|1\. .*)(?:\n(?:- |\d\. |  ).*)*", rest)
         if first.endswith(":") and not rest:  # the cell behind follows
             prose, cell = sentences(first, 3), next(iter(behind), None)
             body = html(prose)
@@ -127,7 +136,8 @@ def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Ite
         elif first.endswith(":"):  # a list or a formula follows
             yield Slide(kind, heading, html(f"{sentences(first, 3)}\n\n{rest.partition(chr(10) * 2)[0]}"))
         elif first:
-            yield Slide(kind, heading, html(first if first.startswith(BLOCKS) else sentences(first, 3)))
+            shown = html(first if first.startswith(BLOCKS) else sentences(first, 3))
+            yield Slide(kind, heading, shown + (html(listed[0]) if listed else ""))
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
@@ -149,16 +159,15 @@ def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Sli
 
 
 def _run(behind: Sequence[Cell]) -> str:
-    """Return the code of the cells up to the next text, where it is short, their output and their assertions."""
+    """Return the code of the cells up to the next text, where it is short, without assertions, and their output."""
     ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in tags(cell)]
     texts = [as_python(source(cell)) for cell in ran]
     nodes = ((text, node) for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert))
-    claims = [ast.get_source_segment(text, node) or "" for text, node in nodes]
     code = "\n".join(source(cell) for cell in ran if not any(_images(cell)))
-    for claim in claims:
-        code = code.replace(claim, "")
+    for text, node in nodes:
+        code = code.replace(ast.get_source_segment(text, node) or "", "")
     lines = [line for line in code.splitlines() if line.strip()]
-    shown = _printed(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
+    shown = _printed(ran)
     return (_pre(lines) if 0 < len(lines) <= MOST_LINES else "") + shown if shown else ""
 
 
@@ -184,8 +193,8 @@ def _measured(ran: Sequence[Cell]) -> str:
     return f'<p class="note">{MEASURED}</p>' if any("measurement" in tags(cell) for cell in ran) else ""
 
 
-def _pre(lines: Sequence[str]) -> str:
-    return f"<pre>{escape(chr(10).join([*lines[:MOST_LINES], '…'] if len(lines) > MOST_LINES else lines))}</pre>"
+def _pre(lines: Sequence[str], most: int = MOST_LINES) -> str:
+    return f"<pre>{escape(chr(10).join([*lines[:most], '…'] if len(lines) > most else lines))}</pre>"
 
 
 def _images(cell: Cell) -> Iterator[str]:
