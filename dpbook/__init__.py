@@ -1,4 +1,4 @@
-"""dpbook: a book on data-parallel training that runs.
+"""dpbook: a runnable book on data-parallel training.
 
 Importing the package loads nothing else; each room is imported by its own name.
 """

@@ -119,7 +119,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dpbook", description="A book on data-parallel training that runs.")
+    parser = argparse.ArgumentParser(prog="dpbook", description="A runnable book on data-parallel training.")
     parser.add_argument("--version", action="version", version=f"dpbook {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (command, purpose) in COMMANDS.items():

@@ -60,13 +60,13 @@ def main() -> None:
                 bare[world].append(seconds(partial(torchrun, world, script)))
     for world in WORLDS:
         show(Row(f"{world} ranks: the first start", cold[world], "s"))
-        show(Row(f"{world} ranks: a later start", warm[world], "s"))
+        show(Row(f"{world} ranks: every later start", warm[world], "s"))
         show(Row(f"{world} ranks: torchrun", bare[world], "s"))
         for name, others in ("the first one", cold), ("torchrun", bare):
             ratios = [one / other for one, other in zip(warm[world], others[world], strict=True)]
             show(
                 Row(
-                    f"{world} ranks: a later start / {name}",
+                    f"{world} ranks: every later start / {name}",
                     ratios,
                     "×",
                     at_most=0.1,

@@ -105,7 +105,7 @@ def on_pages(browser: Browser, folder: Path, repeats: int) -> None:
         page.locator(f".{kind_of_figure}").first.scroll_into_view_if_needed()
         host = page.locator(f".dpbook-{kind_of_figure}").first
         for kind in ("key", "pointer"):
-            what = f"page {name[:2]}, {kind_of_figure}: {kind} to picture"
+            what = f"page {name[:2]}, {kind_of_figure}: {kind} to new picture"
             show(
                 Row(what, measure(host, kind, repeats), "ms", at_most=16.0, headline=kind == "key" and name[:2] == "05")
             )
@@ -129,7 +129,7 @@ def main() -> None:
             host = notebook.output(number).locator(".dpbook-player, .dpbook-explorer")
             measure = player if what in PLAYERS else explorer
             for kind in ("key", "pointer"):
-                show(Row(f"{what}: {kind} to picture", measure(host, kind, repeats), "ms", at_most=16.0))
+                show(Row(f"{what}: {kind} to new picture", measure(host, kind, repeats), "ms", at_most=16.0))
         on_pages(browser, Path(folder) / "book", repeats)
         browser.close()
 

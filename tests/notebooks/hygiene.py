@@ -224,6 +224,16 @@ def long_cells(notebook):
     return [f"cell {n} has {lines(cell)} lines, over 20" for n, cell in code_cells(notebook) if lines(cell) > 20]
 
 
+def long_lines(notebook):
+    """Complain about lines of code that a page or a laptop's window cannot show whole."""
+    return [
+        f"cell {n} has a line of {len(line)} columns, over 120"
+        for n, cell in code_cells(notebook)
+        for line in text(cell["source"]).splitlines()
+        if len(line) > 120
+    ]
+
+
 def median_length(notebook):
     median = statistics.median([lines(cell) for _, cell in code_cells(notebook)] or [0])
     return [f"the median code cell has {median} lines, over 5"] if median > 5 else []
@@ -287,13 +297,13 @@ EVERYWHERE = (
     interactions,
 )
 EXECUTED = (*EVERYWHERE, unexecuted, unheld)
-CHAPTER = (*EXECUTED, old_source, long_cells, median_length, too_much)
+CHAPTER = (*EXECUTED, old_source, long_cells, long_lines, median_length, too_much)
 
 
 def checks(folder, name):
     """The checks for a notebook in ``folder`` (a path inside the repository)."""
     if folder == "exercises":
-        return (*EVERYWHERE, long_cells)
+        return (*EVERYWHERE, long_cells, long_lines)
     if folder == "exercises/solutions":
         return EXECUTED
     return CHAPTER if name.startswith("00_") else (*CHAPTER, too_little)

@@ -125,6 +125,7 @@ BAD = [
     (hygiene.measurements, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
     (hygiene.old_source, notebook(code("print(inspect.getsource(f))", stream("def never(): ...\n")))),
     (hygiene.long_cells, notebook(code("\n".join(["f()"] * 21)))),
+    (hygiene.long_lines, notebook(code("f" * 121))),
     (hygiene.median_length, notebook(code("\n".join(["f()"] * 6)))),
     (hygiene.too_much, notebook(*[code("f()")] * 41)),
     (hygiene.too_much, notebook(markdown("word " * 3501))),

@@ -47,7 +47,7 @@ def test_a_chapter_leads_back_to_its_exercises_and_on(number):
 @each("path", BESIDE)
 def test_what_stands_beside_a_chapter_leads_to_it_and_on(path):
     number = next(n for n, chapter in enumerate(CHAPTERS) if chapter.name[:2] == path.name[:2])
-    assert ways_on(path) == [titled("Beside", CHAPTERS[number]), titled("Next", CHAPTERS[number + 1])]
+    assert ways_on(path) == [titled("Extends", CHAPTERS[number]), titled("Next", CHAPTERS[number + 1])]
 
 
 @each("path", EXERCISES)

@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "with --cause, --rank and --line. The exit status is 0 if all three are right, else 1."
     )
     parser.add_argument(
-        "--seed", type=int, required=True, metavar="N", help="seed of the script; the same N gives the same script"
+        "--seed", type=int, required=True, metavar="N", help="any number, such as 7; the same N gives the same script"
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="folder for the script (default: mystery-N)")
     parser.add_argument("--cause", metavar="LETTER", help="your diagnosis: the letter of one of the listed causes")

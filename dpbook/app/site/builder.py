@@ -162,7 +162,7 @@ class _Site:
             for index, page in enumerate(group):
                 before, after = group[index - 1] if index else None, next(iter(group[index + 1 :]), None)
                 self._write(page, groups=groups, before=before, after=after)
-        home = Page("index.html", "dpbook: a book on data-parallel training that runs")
+        home = Page("index.html", "dpbook: a runnable book on data-parallel training")
         numbers = sum((page.counts for page in order), Counter())
         home.body = render_page(
             "site/home.html", ring=self._ring(), counts=numbers, chapters=chapters,

@@ -13,7 +13,7 @@ from functools import cache, partial
 import numpy as np
 
 from dpbook.collectives import Link
-from dpbook.core import DATA, InvalidArgument, check_int, palette
+from dpbook.core import DATA, InvalidArgument, check_int, palette, plural
 from dpbook.figures import Explorer, Knob, Picture, progress
 from dpbook.figures.card import draw_lines, finish, in_style, new_figure, seconds_in_words
 from dpbook.planning import LINKS, Exponential, local_steps, slowest
@@ -158,6 +158,8 @@ class _WithSnapshots(Method):
 
 GOAL = 0.2
 """Test loss that the winner of a race reaches first."""
+LEAD = 1.25
+"""Ratio of times below which a lead does not count: losses are measured every few steps."""
 SECONDS = 3.0, 4e4
 """Ends of the time axis of a race, the same for every link."""
 KINDS = {
@@ -195,14 +197,17 @@ def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up
 
 @in_style
 def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
-    """Draw every method's test loss against simulated time over ``link``; the title names the first at `GOAL`."""
+    """Draw every method's test loss against simulated time over ``link``; the title names the first at `GOAL`.
+
+    It counts the others that are within `LEAD` of it.
+    """
     clocks = {name: raced.clock(link, scale) for name, raced in runs.items()}
     firsts = {name: raced.first(clocks[name], GOAL) for name, raced in runs.items()}
-    quickest = min(firsts, key=lambda name: firsts[name])
-    title = f"{link.name}: first at a loss of {GOAL:g} is {quickest}"
-    if quickest != "exact" and np.isfinite(firsts.get("exact", np.inf)):
-        longer = firsts["exact"] / firsts[quickest]
-        title = f"{link.name}: {quickest} is first, exact takes {longer:.1f}×"
+    quickest, *others = leaders(firsts)
+    leading = f"{quickest} and {plural(len(others), 'other')} are" if others else f"{quickest} is"
+    title = f"{link.name}: {leading} first at a loss of {GOAL:g}"
+    if "exact" not in (quickest, *others) and np.isfinite(firsts.get("exact", np.inf)):
+        title = f"{link.name}: {leading} first, exact takes {firsts['exact'] / firsts[quickest]:.1f}×"
     figure, axes = new_figure(title)
     for name, raced in runs.items():
         colour, dashes, width = KINDS.get(name, OTHER)
@@ -221,6 +226,12 @@ def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
     axes.minorticks_off()
     times = [f"{name} {seconds_in_words(at) if np.isfinite(at) else 'never'}" for name, at in firsts.items()]
     return finish(figure, f"Test loss against simulated time. When each is at {GOAL:g}: {', '.join(times)}.")
+
+
+def leaders(seconds: Mapping[str, float]) -> list[str]:
+    """Return the names of those that take at most `LEAD` times as long as the quickest, the quickest first."""
+    names = sorted(seconds, key=lambda name: seconds[name])
+    return [name for name in names if name == names[0] or seconds[name] <= LEAD * seconds[names[0]]]
 
 
 def explore_race(races: Mapping[int, Mapping[str, Raced]], scale: float, start: str) -> Explorer:
@@ -260,16 +271,18 @@ def taking_part(runs: Mapping[str, Raced], link: Link, scale: float) -> dict[str
 def first_by_link(races: Mapping[int, Mapping[str, Raced]], links: Sequence[Link], scale: float) -> str:
     """Return a table of the first method at a test loss of `GOAL`, by link and number of ranks.
 
-    Behind each name stands how many times as long the exact loop takes, and before the names the periods in use.
+    Behind each name stand the number of others within `LEAD` of it, and how many times as long the exact loop takes;
+    before the names stand the periods in use.
     """
-    lines = [f"{'':24}{'H':>3}   " + "".join(f"{f'{world} ranks':<24}" for world in races)]
+    lines = [f"{'':24}{'H':>3}   " + "".join(f"{f'{world} ranks':<27}" for world in races)]
     for link in links:
         cells = []
         for runs in races.values():
             raced = taking_part(runs, link, scale)
             seconds = {name: run.first(run.clock(link, scale), GOAL) for name, run in raced.items()}
-            first = min(seconds, key=lambda name: seconds[name])
-            cells.append(f"{first:15}{seconds['exact'] / seconds[first]:5.1f}×   ")
+            first, *others = leaders(seconds)
+            name = f"{first} +{len(others)}" if others else first
+            cells.append(f"{name:18}{seconds['exact'] / seconds[first]:5.1f}×   ")
         period = period_for(next(iter(races.values())), link, scale)
         lines.append(f"{link.name:24}{period:3}   " + "".join(cells))
     return "\n".join(line.rstrip() for line in lines)

@@ -12,6 +12,7 @@ from dpbook.book.ch16 import (
     curves,
     explore_race,
     first_by_link,
+    leaders,
     period_for,
     race,
     race_over,
@@ -111,7 +112,12 @@ def test_the_map_names_the_first_over_each_link_and_how_much_longer_the_exact_lo
     exact, local = (
         run.first(run.clock(SLOW), 0.2) for run in (RUNS["exact"], RUNS["local SGD, H = 8"])
     )  # 16 and 24 steps
-    assert lines[2].split() == ["slow", "8", *["local", "SGD", f"{exact / local:.1f}×"] * 2]
+    assert lines[2].split() == ["slow", "8", *["local", "SGD", "+1", f"{exact / local:.1f}×"] * 2]
+
+
+def test_a_lead_of_less_than_a_quarter_is_shared():
+    assert leaders({"a": 13.0, "b": 10.0, "c": 12.5, "d": np.inf}) == ["b", "c"]
+    assert leaders({"a": np.inf, "b": np.inf}) == ["a"]
 
 
 def test_differences_from_the_exact_loop_are_paired_over_the_seeds():
@@ -126,18 +132,18 @@ def test_a_picture_names_who_is_first_over_its_link():
     found = {"exact": raced([1, 0.2, 0.1], 1e6), "mine": raced([1, 0.5, 0.2], 10)}
     slow, fast = (race_over(found, link, 1.0).alt for link in (SLOW, FAST))
     assert slow.startswith("slow: mine is first, exact takes 1.3×")
-    assert fast.startswith("fast: first at a loss of 0.2 is exact")
+    assert fast.startswith("fast: exact is first at a loss of 0.2")
     assert "bf16 never" in race_over({**found, "bf16": raced([1, 1, 1], 1)}, FAST, 1.0).alt
 
 
 def test_the_knob_goes_through_the_links():
     four = {"exact": raced([1, 0.2, 0.1], 1e6), "top-k": raced([1, 0.5, 0.2], 10)}
     explorer = explore_race({4: four, 8: {**four, "top-k": raced([1, 1, 1], 10)}}, 1e4, "NVLink 4")
-    assert explorer.figure.alt.startswith("NVLink 4: first at a loss of 0.2 is exact")
+    assert explorer.figure.alt.startswith("NVLink 4: exact is first at a loss of 0.2")
     explorer.set(link="Ethernet 1 Gb/s")
     assert re.match(r"Ethernet 1 Gb/s: top-k is first, exact takes [\d.]+×\.", explorer.figure.alt)
     explorer.set(ranks="8")
-    assert explorer.figure.alt.startswith("Ethernet 1 Gb/s: first at a loss of 0.2 is exact")
+    assert explorer.figure.alt.startswith("Ethernet 1 Gb/s: exact is first at a loss of 0.2")
 
 
 def test_curves_say_where_they_begin_and_end():
