@@ -9,6 +9,7 @@ from dpbook.book.ch16.racing import (
     curves,
     explore_race,
     first_by_link,
+    leaders,
     period_for,
     race,
     race_over,

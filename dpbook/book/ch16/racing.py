@@ -230,8 +230,8 @@ def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
 
 def leaders(seconds: Mapping[str, float]) -> list[str]:
     """Return the names of those that take at most `LEAD` times as long as the quickest, the quickest first."""
-    names = sorted(seconds, key=lambda name: seconds[name])
-    return [name for name in names if name == names[0] or seconds[name] <= LEAD * seconds[names[0]]]
+    first, *others = sorted(seconds, key=lambda name: seconds[name])
+    return [first, *(name for name in others if np.isfinite(at := seconds[name]) and at <= LEAD * seconds[first])]
 
 
 def explore_race(races: Mapping[int, Mapping[str, Raced]], scale: float, start: str) -> Explorer:
