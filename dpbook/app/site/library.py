@@ -14,6 +14,8 @@ LONG = 100
 """Characters from which a signature has a line for each parameter."""
 MODULE = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")
 """A module before the name of a type."""
+FUNCTION = re.compile(r"<function (?:[\w.]+\.)?(\w+|<lambda>) at 0x[0-9a-f]+>")
+"""The default of a parameter that is a function; its address differs from build to build."""
 ARRAY = re.compile(r"numpy\.ndarray\[.*?numpy\.dtype\[(?:numpy\.)?(\w+)\]\]")
 FIELDS = re.compile(r"^(Args|Attributes|Fields):\n((?:    .*(?:\n|$))+)", re.MULTILINE)
 FIELD = re.compile(r"^    (\w[\w, *]*): ", re.MULTILINE)
@@ -90,7 +92,7 @@ def _signature(one: Any, name: str) -> str:
     if len(text) > LONG and not inspect.ismethoddescriptor(one) and parameters:
         head, tail = str(signature.replace(parameters=[])).split("()", 1)
         text = f"{name}{head}(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + f"){tail}"
-    return MODULE.sub("", ARRAY.sub(r"Array[\1]", text.replace("'", "")))
+    return FUNCTION.sub(r"\1", MODULE.sub("", ARRAY.sub(r"Array[\1]", text.replace("'", ""))))
 
 
 def _prose(one: Any) -> str:

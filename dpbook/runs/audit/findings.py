@@ -12,8 +12,8 @@ Status: TypeAlias = Literal["PASS", "FAIL", "WARN", "----"]
 """``"----"`` means not tested; the message then says why."""
 CLAIM_WIDTH = 66
 """Columns of a claim in the report."""
-NO_UPDATE = "is it an optimizer of torch.optim that steps, and in the process that was launched?"
-"""Question to a script that ended without an update."""
+NO_UPDATE = "does an optimizer of torch.optim step on every rank, in the process that was launched?"
+"""Question to a script that ended without an update of all ranks."""
 FORMAT = 1
 """Version of the JSON form of a verdict."""
 

@@ -3,8 +3,8 @@
 kind        written when                        fields
 optimizer   before its first update             optimizer, id, name, names, group, roots, wrappers, comm_hooks,
                                                 replicas, sharded, unwrapped, devices
-forward     the model is called                 loader, object, rows, random, drawn, buffers, sync, wrapped, finite,
-                                                batch_norm, module
+forward     the model is called                 loader, object, rows, random, drawn, buffers, frozen, sync, wrapped,
+                                                finite, batch_norm, module
 backward    a loss is differentiated            losses, value, sync, line, gathered, coupled
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name, of, by_accelerate

@@ -61,6 +61,7 @@ class PassRecorder(TrainingListener):
                 "rows": rows(tensors),
                 "part": _part_of_storage(tensors),
                 "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
+                "frozen": {} if module in self._modules else digests(_frozen(module)),
                 "sync": self._hooks.sync(),
                 "finite": finite,
                 "batch_norm": any(map(_normalizes_batch, module.modules())),
@@ -151,6 +152,12 @@ def _part_of_storage(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
 
 def _device(module: nn.Module) -> torch.device:
     return next((each.device for each in module.parameters()), torch.device("cpu"))
+
+
+def _frozen(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters that are not trained, by name, without those of which each rank has a part."""
+    named = ((name.replace(_COMPILED, ""), each) for name, each in module.named_parameters())
+    return {name: each for name, each in named if not each.requires_grad and not is_sharded(each)}
 
 
 def _has_no_gradient(module: nn.Module) -> bool:

@@ -175,6 +175,7 @@ class Updates(TrainingListener):
         self._watched[id(optimizer)] = WatchedOptimizer(optimizer, number, named)
         averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
         wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
+        sharded = [name for name, each in named.items() if is_sharded(each)]
         hooks: list[Any] = [hook for wrapper in averaging for hook, _ in getattr(wrapper, "_comm_hooks", ())]
         self._recorder.note(
             "optimizer",
@@ -186,8 +187,8 @@ class Updates(TrainingListener):
             roots=[id(root) for root in modules.roots],
             wrappers=sorted({type(wrapper).__name__ for wrapper in modules.wrappers}),
             comm_hooks=[getattr(hook, "__name__", type(hook).__name__) for hook in hooks],
-            replicas=min(map(replicas_of, averaging), default=self._world),
-            sharded=[name for name, each in named.items() if is_sharded(each)],
+            replicas=min(map(replicas_of, averaging), default=1 if sharded else self._world),
+            sharded=sharded,
             devices=sorted({str(each.device) for each in parameters}),
             unwrapped=[name for name, each in named.items() if id(each) not in wrapped and each.requires_grad],
         )

@@ -45,3 +45,10 @@ def test_a_name_has_its_docstring_its_members_and_its_attributes_as_a_list(pages
 def test_constants_are_listed(pages):
     assert re.search(r"^- `ALGORITHMS`: .*`'ring'`", pages["collectives"], re.MULTILINE)
     assert "- `MODELS`: `'Llama-2 7B'`" in pages["planning"]
+
+
+def test_no_page_has_an_address_of_this_process():
+    """Of a function that is a parameter's default, its name is shown."""
+    pages = dict(library_pages())
+    assert not [page for page in pages.values() if " at 0x" in page]
+    assert "= pad" in pages["replicas"]

@@ -78,6 +78,29 @@ def test_the_rank_that_is_odd_is_named(check, kind, usual, odd, tensor):
     assert (result.status, result.rank, result.tensor, result.place or PLACE) == ("FAIL", 2, tensor, PLACE)
 
 
+def test_a_rank_that_skips_a_batch_is_named():
+    """Its loss was not finite, say: it makes one forward more than the others, and no backward for it."""
+    part = {"node": "Mean", "terms": 4.0, "divisor": 4.0, "mean": True, "shape": ()}
+    usual = journal(backward={"losses": [part], "cleared": True})
+    odd = list(usual)
+    forward = next(event for event in odd if event["kind"] == "forward")
+    assert result_of("losses", *[usual] * 3).status == "PASS"
+    odd.insert(odd.index(forward), {**forward, "finite": False})
+    for check, words in (("losses", "2 forwards and 1 backward here"), ("finite", "input is not finite")):
+        result = result_of(check, usual, usual, tuple(odd))
+        assert (result.status, result.rank, result.update, result.place) == ("WARN", 2, 1, PLACE)
+        assert words in result.message
+
+
+def test_frozen_weights_that_differ_are_a_warning():
+    equal, other = ({"frozen": {"base": value, "norm": "1"}} for value in ("1", "2"))
+    assert result_of("start", *[journal(forward=equal)] * 3).status == "PASS"
+    result = result_of("start", journal(forward=equal), journal(forward=equal), journal(forward=other))
+    assert (result.status, result.rank, result.tensor) == ("WARN", 2, "base")
+    parts = {"optimizer": {"replicas": 1}}  # ranks hold parts of one replica
+    assert result_of("start", *[journal(forward=each, **parts) for each in (equal, other)]).status == "PASS"
+
+
 def test_the_rates_that_are_shown_are_those_of_the_group_that_differs():
     usual, odd = ({"rates": [0.1, rate]} for rate in (0.5, 0.25))
     message = result_of("rates", journal(step=usual), journal(step=odd)).message

@@ -140,7 +140,7 @@ def test_the_example_of_a_test_in_the_documentation(tmp_path):
 def test_a_script_without_an_update_is_no_success(tmp_path):
     completed = audit(tmp_path, model() + sampled() + loop(step="for p in model.parameters(): p.data -= 0.1 * p.grad"))
     assert completed.returncode == 2
-    assert "is it an optimizer of torch.optim that steps, and in the process" in completed.stdout
+    assert "does an optimizer of torch.optim step on every rank" in completed.stdout
 
 
 @proof

@@ -365,7 +365,7 @@ def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
     page = pages.write(folder).read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert re.findall(r"<h[12]>(.*?)</h", page) == [
-        *("Run r", "Loss", "Time of a step", "Where the time goes", "What was run")
+        *("Report on the run “r”", "Loss", "Time of a step", "Where the time goes", "What was run")
     ]
     assert "&lt;img" not in page
     assert "&lt;svg" not in page

@@ -29,7 +29,18 @@ def start(run: RunJournals) -> CheckResult | None:
                 reason += "change them before it steps?"
             message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: {reason}"
             return CheckResult("FAIL", message, rank, tensor, 0)
-    return passed(f"{plural(compared, 'tensor')}, bit for bit") if compared else None
+    return (_unlike_frozen(run) or passed(f"{plural(compared, 'tensor')}, bit for bit")) if compared else None
+
+
+def _unlike_frozen(run: RunJournals) -> CheckResult | None:
+    """Return a warning if parameters that are not trained differ where each rank has a whole replica."""
+    for forwards in zip(*run.of("forward"), strict=False) if run.replicated else ():
+        frozen = [forward.get("frozen") or {} for forward in forwards]
+        if differs := first_difference(frozen, list(frozen[0])):
+            tensor, rank, number = differs
+            message = f"{plural(number, 'tensor')} of {len(frozen[0])} that are not trained differ"
+            return CheckResult("WARN", message, rank, tensor, 0, forwards[rank]["place"])
+    return None
 
 
 @check(

@@ -58,7 +58,8 @@ def examples(run: RunJournals) -> CheckResult | None:
         message = f"each rank's loader goes through all {length} examples of its data set, and no sampler divides them"
         if common:
             return CheckResult("WARN", f"{message}: {plural(len(common), 'example')} seen were read by every rank")
-        return untested(f"{message}; the inputs differ: the ranks' data sets do, or the inputs are augmented")
+        reasons = "each rank shuffles all of it with its own seed (then ranks read examples twice), or something else "
+        return untested(f"{message}. The inputs differ: {reasons}divides the data")
     distinct = f"{read - shared} of {read} examples are distinct"
     return passed(distinct if shared else f"{plural(read, 'example')} in {len(batches)} batches of a rank")
 
@@ -223,9 +224,9 @@ def evaluation(run: RunJournals) -> CheckResult | None:
         counted.append(total)
         excess = sum(shares) - total
         if excess and all(event["examples"] != -excess for event in of_ranks[0]):  # a loader of its own has the rest
-            fault, drop = ("counted twice", "") if excess > 0 else ("left out", "drop_last=False, and ")
+            fault, drop = ("read twice", "") if excess > 0 else ("left out", "drop_last=False, and ")
             message = f"{abs(excess)} of {total} examples are {fault}, so that all ranks have as many: "
-            message += f"{drop}leave the repeated ones at the end out of the metric"
+            message += f"{drop}leave the repeated ones at the end out of the metric, if the script does not"
             return CheckResult("WARN", message, 0, None, None, events[0]["place"])
     if counted:
         return passed(plural(counted[0], "example"))

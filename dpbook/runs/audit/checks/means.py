@@ -81,7 +81,28 @@ def losses(run: RunJournals) -> CheckResult | None:
             if result := _differing_losses(loss, update, run.world):
                 return result
             number += sum(rank == 0 for rank, _ in loss.backwards)
-    return passed(plural(number, "backward")) if number else None
+    return (_skipped_batch(run) or passed(plural(number, "backward"))) if number else None
+
+
+def _skipped_batch(run: RunJournals) -> CheckResult | None:
+    """Return a warning of the first update in which a rank alone has a forward without a backward."""
+    for update in run.updates:
+        counts = [
+            [sum(event["kind"] == kind for event in events) for kind in ("forward", "backward")]
+            for events in update.before
+        ]
+        rank = first_deviating_rank([forwards for forwards, _ in counts])
+        if rank is not None and len({backwards for _, backwards in counts}) == 1:
+            other = next(of_rank for of_rank in counts if of_rank[0] != counts[rank][0])
+            made = [
+                f"{plural(forwards, 'forward')} and {plural(backwards, 'backward')}"
+                for forwards, backwards in (counts[rank], other)
+            ]
+            message = f"{made[0]} here, {made[1]} on the others: a rank that skips a batch averages its next one with "
+            message += "the others' earlier ones, and they wait for it at the end"
+            place = next((event["place"] for event in update.before[rank] if event["kind"] == "forward"), None)
+            return CheckResult("WARN", message, rank, None, update.number, place)
+    return None
 
 
 def _differing_losses(loss: ScriptLoss, update: Update, world: int) -> CheckResult | None:

@@ -3,7 +3,7 @@
 import math
 import re
 
-from dpbook.core import plural
+from dpbook.core import plural, ranks_in_words
 from dpbook.runs.audit.findings import CheckResult, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
 from dpbook.runs.launch import MEMORY_PREFIX
@@ -57,7 +57,13 @@ def finite(run: RunJournals) -> CheckResult | None:
     for update in run.updates:
         if result := _first_infinite(update, scaled):
             return result
-    return passed(plural(len(run.updates), "update")) if run.updates else None
+    for update in run.updates:
+        for rank, events in enumerate(update.before):
+            infinite = [each for each in events if each["kind"] == "forward" and not each["finite"]]
+            if infinite:
+                message = "the model's input is not finite, and no backward uses a loss that is not"
+                return CheckResult("WARN", message, rank, None, update.number, infinite[0]["place"])
+    return passed(f"in the backwards of {plural(len(run.updates), 'update')}") if run.updates else None
 
 
 def _first_infinite(update: Update, scaled: bool) -> CheckResult | None:
@@ -142,8 +148,9 @@ def end(run: RunJournals) -> CheckResult | None:
     finished = [run.folder and (run.folder / FINISHED_FILE.format(rank)).exists() for rank in range(run.world)]
     if not first:
         return None
-    if any(run.of("join")) and any(finished):
-        return untested("a rank has made --updates updates while others wait for it in Join: --updates 0 lets all end")
+    if any(finished) and re.match(r"ranks? [\d, ]+ finished \(status 0\)", first):
+        ended = ranks_in_words([rank for rank, done in enumerate(finished) if done])
+        return untested(f"the audit ended {ended} after --updates updates, others had made fewer: try --updates 0")
     rank = re.match(r"rank (\d+) failed first", first)
     place = place_of_error(run.ended) if rank else None
     return CheckResult("FAIL", "; ".join([first, *memory]), int(rank[1]) if rank else None, place=place)
