@@ -40,7 +40,8 @@ export function install(tracker, Widget, codemirror) {
 
 function field(notebook, cell, Widget, codemirror) {
   const stored = () => String(cell.model.getMetadata(KEY) ?? '');
-  const input = made('input', {type: 'text', value: stored(), maxLength: 200});
+  const hint = 'kept with the notebook; then run the next cell';
+  const input = made('input', {type: 'text', value: stored(), maxLength: 200, placeholder: hint});
   const form = made('label', {className: 'dpbook-prediction'}, 'Your prediction', input);
   input.dataset.lmSuppressShortcuts = 'true';
   for (const event of ['dblclick', 'keydown']) form.addEventListener(event, happened => happened.stopPropagation());
