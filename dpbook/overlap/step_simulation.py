@@ -36,6 +36,7 @@ def simulate_step(
     the earlier ranks wait.
 
     Args:
+        layers: layers in the order of forward, each with its tensors and the seconds of one micro-batch.
         sync: strategy, or a plan, which means `bucketed` with this plan.
         price: seconds of one collective of the whole world, as a function of its bytes.
         accumulation: micro-batches in a step.

@@ -125,9 +125,12 @@ class Verdict:
             reason = "the run failed before one" if failed_first else NO_UPDATE
             report.append(f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: {reason}")
         if not any(finding.name.startswith("resume") for finding in self.findings):
-            report.append(f"{'----':6}{'a stopped run resumes exactly':{CLAIM_WIDTH}}not tested: --resume says how")
+            report.append(
+                f"{'----':6}{'a stopped run resumes exactly':{CLAIM_WIDTH}}not tested: give --save and --resume"
+            )
         causes = [finding.result.status for finding in self.findings if finding.because is None]
         counts = f"{plural(causes.count('FAIL'), 'cause')} of failure, {plural(causes.count('WARN'), 'warning')}"
+        counts += f", {sum(line.lstrip().startswith('----') for line in report)} not tested"
         price = "" if self.cost is None else f"; watching cost {self.cost:.1%} of an update"
         return "\n".join([*report, f"{counts}; {plural(self.updates, 'update')} seen{price}"])
 

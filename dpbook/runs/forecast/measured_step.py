@@ -110,7 +110,7 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes]) -> Iterator[
     if model["world"] == 1:
         yield "each rank is taken to have a batch as large as this process has: a script that divides it needs --nproc"
     if model["device"] == "cpu" and model["world"] == 1:
-        yield "on a CPU: each rank is taken to have a machine like this to itself"
+        yield "on a CPU: each rank is taken to have a machine like this to itself; GPUs compute faster and gain less"
     if model["own_hook"]:
         yield "its communication hook is left out: gradients are priced as they are"
     if model["world"] > 1 and not model["wrapper"]:
@@ -121,8 +121,8 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes]) -> Iterator[
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
     typical = statistics.median(times)
     if model["device"] == "cpu" and typical < SHORT_SECONDS:
-        reason = f"an update of {milliseconds(typical)} is mostly the host's own work, which no price has"
-        yield f"{reason}: the forecast is too low, by up to a half in what was tried"
+        reason = f"an update of {milliseconds(typical)} is mostly Python's own work, which the forecast does not model"
+        yield f"{reason}: real steps took up to twice as long in what was tried, so the speed-up is smaller"
 
 
 WARMUP_UPDATES = 3

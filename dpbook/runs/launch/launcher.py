@@ -97,7 +97,7 @@ def launch(
             if "SIGKILL" in reason.partition("\n")[0]:
                 reason = "\n".join(filter(None, [reason, memory.summary()]))
             kept = (logs if spec.logs else keep_logs(logs, spec.name)) if has_logs else None
-            tell(reason + (f"\nthe output of the other ranks is in {kept}" if kept else ""))
+            tell(reason + (f"\nthe output of the ranks other than 0 is in {kept}" if kept else ""))
         elif not signalled and (folder / failure_files.PREEMPTION_FILE).exists():
             signalled = signal.SIGUSR1
             tell("ended after SIGUSR1; work may be left")

@@ -48,7 +48,7 @@ def test_constants_are_listed(pages):
 
 
 def test_no_page_has_an_address_of_this_process():
-    """Of a function that is a parameter's default, its name is shown."""
+    """A function that is the default of a parameter is shown by its name."""
     pages = dict(library_pages())
     assert not [page for page in pages.values() if " at 0x" in page]
     assert "= pad" in pages["replicas"]

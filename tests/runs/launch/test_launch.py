@@ -134,9 +134,9 @@ def test_the_output_of_the_other_ranks_is_kept_if_a_launch_fails(tmp_path, optio
     for _ in range(2):
         ended = launch("--nproc", 2, *options, "--", "fails.py", folder=tmp_path)
         (line,) = [
-            line for line in ended.stderr.splitlines() if line.startswith("the output of the other ranks is in ")
+            line for line in ended.stderr.splitlines() if line.startswith("the output of the ranks other than 0 is in ")
         ]
-        logs = tmp_path / line.removeprefix("the output of the other ranks is in ")
+        logs = tmp_path / line.removeprefix("the output of the ranks other than 0 is in ")
         assert (logs / "attempt_0/1/stdout.log").read_text() == "rank 1\n"
         assert (logs / "attempt_0/1/stderr.log").read_text().endswith("ValueError: on purpose\n")
     assert logs.parent == tmp_path / where

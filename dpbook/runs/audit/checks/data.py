@@ -43,6 +43,7 @@ def examples(run: RunJournals) -> CheckResult | None:
             message = f"{shared} of {read} inputs here are those of an earlier rank, while the ranks' data differ: "
             return CheckResult("WARN", f"{message}noise from equal seeds, or intended", rank, None, 1, places[line])
         message = f"{shared} of {read} examples were read by an earlier rank too: the ranks read the same batches"
+        message += "; divide the data, as a DistributedSampler does that the loader is given"
         return CheckResult("FAIL", message, rank, None, 1, places[line])
     batches = list(chain.from_iterable(of_lines.values()))
     shared, read = _shared(batches)
