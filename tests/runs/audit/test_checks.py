@@ -90,6 +90,10 @@ def test_a_rank_that_skips_a_batch_is_named():
         result = result_of(check, usual, usual, tuple(odd))
         assert (result.status, result.rank, result.update, result.place) == ("WARN", 2, 1, PLACE)
         assert words in result.message
+    assert [result_of("losses", *ranks).rank for ranks in ((tuple(odd), usual, usual), (usual, tuple(odd), odd))] == [
+        0,
+        1,
+    ]
 
 
 def test_frozen_weights_that_differ_are_a_warning():

@@ -85,15 +85,14 @@ def losses(run: RunJournals) -> CheckResult | None:
 
 
 def _skipped_batch(run: RunJournals) -> CheckResult | None:
-    """Return a warning of the first update in which a rank alone has a forward without a backward."""
+    """Return a warning of the first update in which a rank has more forwards, but not more backwards, than others."""
     for update in run.updates:
         counts = [
             [sum(event["kind"] == kind for event in events) for kind in ("forward", "backward")]
             for events in update.before
         ]
-        rank = first_deviating_rank([forwards for forwards, _ in counts])
-        if rank is not None and len({backwards for _, backwards in counts}) == 1:
-            other = next(of_rank for of_rank in counts if of_rank[0] != counts[rank][0])
+        rank, other = counts.index(max(counts)), min(counts)
+        if counts[rank][0] > other[0] and len({backwards for _, backwards in counts}) == 1:
             made = [
                 f"{plural(forwards, 'forward')} and {plural(backwards, 'backward')}"
                 for forwards, backwards in (counts[rank], other)
