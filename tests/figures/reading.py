@@ -128,8 +128,8 @@ def rings(root, stroke, fill):
 
 
 def readable(picture):
-    """Return True if nothing leaves the picture, no text overlaps another, and none is smaller than 11 pixels."""
+    """Return True if nothing leaves the picture, no text overlaps another, and none is smaller than 12 pixels."""
     root = parse(picture)
     apart = root.findall(f"{NS}g[@transform]") or [root]  # pictures that were stacked
-    small = [node.text for node in root.iter(f"{NS}text") if float(node.get("font-size")) < 11]
+    small = [node.text for node in root.iter(f"{NS}text") if float(node.get("font-size")) < 12]
     return picture.width <= 900 and not (outside(root) or small or any(map(overlapping, apart)))

@@ -47,7 +47,7 @@ def test_attributes_keep_their_order_and_none_is_left_out():
 def test_a_fitted_text_fits(content, room, bold):
     shorter, size = fit(content, 14, room, bold=bold)
     assert text_width(shorter, size, bold=bold) <= room + 1e-9 or len(shorter) <= 1
-    assert 0.75 * 14 <= size <= 14
+    assert 12 <= size <= 14
 
 
 def test_a_text_that_fits_is_left_alone():

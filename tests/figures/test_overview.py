@@ -27,7 +27,7 @@ def test_an_overview_shows_every_rank_and_stays_in_its_frame(world):
 def test_an_overview_says_what_was_counted():
     shown = texts(parse(draw_overview(*ALL)))
     assert shown[0] == "Tree needs the fewest rounds, ring moves the least through one rank"
-    assert "6 rounds, 24 messages; the busiest rank sends or receives 6 MB, 1.5 × the buffer of 4 MB" in shown
+    assert "6 rounds, 24 messages; busiest rank: 6 MB sent or received, 1.5 × the buffer of 4 MB" in shown
 
 
 def test_an_overview_draws_an_arrow_for_each_message():

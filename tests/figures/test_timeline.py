@@ -78,7 +78,7 @@ def test_a_long_name_is_shown_in_full_and_no_text_is_small():
     assert "communication 2" in texts(root)
     endless = parse(figures.draw_timelines({20 * name: step("naive")}, "Title"))
     assert misplaced(endless) == []
-    assert min(float(node.get("font-size")) for node in root.iter(f"{NS}text")) >= 11
+    assert min(float(node.get("font-size")) for node in root.iter(f"{NS}text")) >= 12
 
 
 def test_a_bar_is_as_long_as_its_span():

@@ -29,7 +29,7 @@ from dpbook.figures.card import (
 from dpbook.replicas import Array
 from dpbook.replicas.inexact import bf16
 
-COLUMN, ROW, GAP = 400, 104, 14
+COLUMN, ROW, GAP, LABEL = 420, 104, 14, 82
 NEIGHBOURS = 2  # floats drawn on each side of the rounded sum
 
 
@@ -113,11 +113,11 @@ def _exactly(value: Any) -> Fraction:
     return Fraction(float(value))  # a float is a fraction, and float64 holds the smaller kinds exactly
 
 
-def in_digits(number: Fraction) -> str:
-    """Write a whole number in full, any other with nine significant digits, which distinguish float32 neighbours."""
+def in_digits(number: Fraction, digits: int = 9) -> str:
+    """Write a whole number in full, any other with significant ``digits``: nine distinguish float32 neighbours."""
     if number.denominator == 1 and abs(number) < 10**15:
         return f"{int(number):,}".replace("-", "−")
-    return f"{float(number):.9g}".replace("-", "−")
+    return f"{float(number):.{digits}g}".replace("-", "−")
 
 
 def _draw(values: NDArray[Any], lanes: list[Lane], after: int) -> Picture:
@@ -162,19 +162,19 @@ def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> li
     def at(value: Fraction) -> float:
         return x + 40 + float((value - low) / (high - low)) * (COLUMN - 80)
 
-    error = f"off by {in_digits(lost)}" if lost else "exact"
+    error = f"off by {in_digits(lost, 3)}" if lost else "exact"
     parts = [
         box(x, y, COLUMN, ROW, colour, 0.12, now),
-        text(x + 12, y + 24, addition.sum, 14, mono=True, room=COLUMN - 120),
+        text(x + 12, y + 24, addition.sum, 14, mono=True, room=COLUMN - 134),
         text(x + COLUMN - 12, y + 24, error, 13, anchor="end", bold=bool(lost),
-             fill=palette.EXPOSED if lost else palette.MUTED, room=100),
+             fill=palette.EXPOSED if lost else palette.MUTED, room=114),
         line(x + 16, ruler, x + COLUMN - 16, ruler, palette.MUTED, 1.2),
     ]  # fmt: skip
     marks = [at(value) for value in addition.floats]
     parts += [line(mark, ruler - 8, mark, ruler + 8, palette.INK, 1.6) for mark in marks]
     for place in _labelled(marks):
         label = in_digits(addition.floats[place])
-        parts.append(text(marks[place], ruler + 25, label, 11, anchor="middle", mono=True, room=78))
+        parts.append(text(marks[place], ruler + 25, label, anchor="middle", mono=True, room=LABEL))
     exact, rounded = at(addition.exact), at(addition.rounded)
     if lost:
         parts.append(line(exact, ruler, rounded, ruler, palette.EXPOSED, 4))
@@ -188,7 +188,7 @@ def _labelled(marks: list[float]) -> list[int]:
     for side in (range(NEIGHBOURS - 1, -1, -1), range(NEIGHBOURS + 1, len(marks))):
         last = NEIGHBOURS
         for place in side:
-            if abs(marks[place] - marks[last]) >= 78:
+            if abs(marks[place] - marks[last]) >= LABEL:
                 chosen.append(place)
                 last = place
     return chosen

@@ -147,13 +147,13 @@ def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: 
     elif ranks:
         fill, edge = palette.PARTIAL, {"stroke": palette.INK, "stroke_width": 1.6}
     ink = palette.text_on(fill)
-    number = text(x + 4, y + 12, str(example), 11, fill=ink if ranks else palette.MUTED)
+    number = text(x + 4, y + 12, str(example), fill=ink if ranks else palette.MUTED)
     parts = [rect(x, y, wide, high, rx=4, fill=fill, **edge), number]
     if lost:
         parts += _cross(x, y, wide, high)
     if ranks:
         label = "+".join(map(str, ranks)) if len(ranks) <= 3 else f"×{len(ranks)}"
-        size = {1: 16, 2: 14, 3: 11}.get(len(ranks), 16)
+        size = {1: 16, 2: 14, 3: 12}.get(len(ranks), 16)
         parts.append(text(x + wide / 2, y + 27, label, size, anchor="middle", bold=True, mono=True, fill=ink))
     if now:
         parts.append(rect(x + 3, y + high - 5, wide - 6, 4, fill=ink))

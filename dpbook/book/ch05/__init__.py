@@ -58,7 +58,7 @@ def draw_family() -> Picture:
 
 def _before_and_after(before: Grid, after: Grid, x: float, y: float) -> str:
     middle, right = y + 1.5 * ROW, x + NAMES + 3 * CELL + GAP
-    names = "".join(aside(x, y + (rank + 0.65) * ROW, f"rank {rank}", 11) for rank in RANKS)
+    names = "".join(aside(x, y + (rank + 0.65) * ROW, f"rank {rank}") for rank in RANKS)
     becomes = arrow(((right - GAP + 8, middle), (right - 10, middle)), 2)
     return names + _grid(before, x + NAMES, y) + becomes + _grid(after, right, y)
 
@@ -72,7 +72,7 @@ def _grid(grid: Grid, x: float, y: float) -> str:
             fill = palette.tint(palette.COMPLETE, 0.5)
         cells.append(rect(cell_x + 1, cell_y + 1, CELL - 2, ROW - 2, rx=3, fill=fill, stroke=edge))
         if content:
-            cells.append(text(cell_x + CELL / 2, cell_y + ROW / 2 + 4, content, 11, anchor="middle"))
+            cells.append(text(cell_x + CELL / 2, cell_y + ROW / 2 + 4, content, anchor="middle"))
     return "".join(cells)
 
 
@@ -82,7 +82,7 @@ def _barrier(x: float, y: float) -> str:
     release = start + length * max(ARRIVALS)
     for rank, share in zip(RANKS, ARRIVALS, strict=True):
         middle, arrival = y + (rank + 0.5) * ROW, start + length * share
-        parts.append(aside(x, middle + 4, f"rank {rank}", 11))
+        parts.append(aside(x, middle + 4, f"rank {rank}"))
         parts.append(rect(start, middle - 6, arrival - start, 12, fill=palette.COMPUTATION))
         parts.append(rect(arrival, middle - 6, release - arrival, 12, fill=palette.IDLE))
         parts.append(rect(release, middle - 6, start + length - release, 12, fill=palette.COMPUTATION))
@@ -150,10 +150,10 @@ def _axis(top: float, width: float) -> Iterator[str]:
     """Draw the axis of bytes, with round numbers, and the label of the axis of ranks."""
     for value in ticks(top, 6):
         yield line(LEFT - 10, _y(value, top), width - MARGIN, _y(value, top), palette.IDLE)
-        yield aside(LEFT - 16, _y(value, top) + 4, bytes_in_words(value), 11, anchor="end", room=62)
+        yield aside(LEFT - 16, _y(value, top) + 4, bytes_in_words(value), anchor="end", room=62)
     turned = f"translate({MARGIN + 4} {number(FOOT - HEIGHT / 2)}) rotate(-90)"
     yield element("g", aside(0, 0, "bytes per rank", anchor="middle"), transform=turned)
-    yield aside(LEFT - 16, FOOT + 18, "rank", 11, anchor="end")
+    yield aside(LEFT - 16, FOOT + 18, "rank", anchor="end")
 
 
 def _bars(schedule: Schedule, traffic: Traffic, panel_x: float, width: float, bar: float, top: float) -> str:
@@ -165,7 +165,7 @@ def _bars(schedule: Schedule, traffic: Traffic, panel_x: float, width: float, ba
         sent.append(rect(middle - bar - 1, _y(out, top), bar, FOOT - _y(out, top)))
         received.append(rect(middle + 1, _y(into, top), bar, FOOT - _y(into, top)))
         if schedule.world <= 16 or rank % 4 == 0:
-            names.append(text(middle, FOOT + 18, str(rank), 11, anchor="middle"))
+            names.append(text(middle, FOOT + 18, str(rank), anchor="middle"))
     names.append(text(panel_x + width / 2, FOOT + 38, kind_name(schedule), 13, anchor="middle", bold=True, room=width))
     bars = [element("g", b, fill=f, stroke=SENT, stroke_width=1.5) for b, f in ((sent, SENT), (received, RECEIVED))]
     return "".join(bars) + element("g", names)

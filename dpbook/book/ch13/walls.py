@@ -40,8 +40,8 @@ def scaling_bars(steps: Sequence[PredictedStep], title: str) -> Picture:
             if share > start:
                 card.add(rect(x, up(share), 0.7 * wide, up(start) - up(share), fill=key.colour))
         middle = BARS_LEFT + wide * (place + 0.5)
-        card.add(text(middle, BARS_TOP - 8, in_words(step.seconds, "s"), 11, anchor="middle"))
-        card.add(aside(middle, BARS_BOTTOM + 17, f"{step.world:,}", 11, anchor="middle"))
+        card.add(text(middle, BARS_TOP - 8, in_words(step.seconds, "s"), anchor="middle"))
+        card.add(aside(middle, BARS_BOTTOM + 17, f"{step.world:,}", anchor="middle"))
     label = "GPUs (above each bar: the time of a step; its height: shares of it)"
     card.add(aside(BARS_WIDTH - MARGIN, BARS_BOTTOM + 36, label, anchor="end"))
     values = "; ".join(f"{s.world:,}: {s.seconds:.3g} s, efficiency {s.efficiency:.0%}" for s in steps)

@@ -94,7 +94,7 @@ def _ranks(step: ShardedStep, holders: Sequence[Holder], top: float) -> Iterator
     """Draw a row for each rank, with a column for each unit."""
     wide = (900 - LEFT - RIGHT + GAP) / len(step.units)
     for unit, at in enumerate(step.units):
-        yield aside(LEFT + unit * wide, top - 6, f"unit {at.name}", 11)
+        yield aside(LEFT + unit * wide, top - 6, f"unit {at.name}")
     for rank in range(step.sharding.world):
         y = top + ROW * rank
         yield text(MARGIN, y + 20, f"rank {rank}", 12, bold=True)

@@ -15,7 +15,7 @@ from dpbook.book.ch15.collection import exhibit, exhibits
 from dpbook.book.ch15.exhibit_runs import bad, verdicts
 from dpbook.core import DATA, InvalidArgument, palette, write_atomically
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, rect, text
+from dpbook.figures.card import MARGIN, Card, Mark, aside, rect, text
 from dpbook.runs.audit import RunJournals
 
 LABEL_WIDTH, COLUMN_WIDTH, RANK_HEIGHT = 70, 82, 44
@@ -126,7 +126,7 @@ def _column(x: float, y: float, state: RankStates) -> Iterator[str]:
 
 
 RECORDED = DATA / "measurements" / "museum.json"
-NAMES_WIDTH, CHECK_WIDTH, ROW_HEIGHT, HEAD_HEIGHT, GAP, SLANT = 400, 24, 19, 96, 6, 44
+WIDTH, TITLES, LINE, GAP = 740, 146, 20, 6
 CAUSE, CONSEQUENCE = "cause", "consequence"
 Matrix = Mapping[str, Mapping[str, str]]
 """For each exhibit, by check that fires or by tool that reports: "cause" or "consequence"."""
@@ -148,41 +148,27 @@ def recorded() -> Matrix:
 
 
 def draw_matrix(matrix: Matrix) -> Picture:
-    """Draw a row for each exhibit, those of one cause together, and a column for each check that fires somewhere."""
-    ordered = sorted(matrix, key=lambda name: (not matrix[name], _cause(matrix[name])))
-    checks = [check for check, _ in groupby(_cause(matrix[name]) for name in ordered) if check]
-    checks += sorted({check for fired in matrix.values() for check in fired} - {*checks})
-    silent = sum(not fired for fired in matrix.values())
-    width = 2 * MARGIN + NAMES_WIDTH + CHECK_WIDTH * len(checks) + SLANT
-    card = Card(width, f"{len(matrix) - silent} of {len(matrix)} causes are named, each by one check")
-    card.legend([Mark("names the cause", _dot(7, 7, CAUSE)), Mark("follows from it", _dot(7, 7, CONSEQUENCE))])
-    first_x, y = MARGIN + NAMES_WIDTH, card.y + HEAD_HEIGHT
-    end_x = first_x + CHECK_WIDTH * len(checks)
-    for place, check in enumerate(checks):
-        x = first_x + (place + 0.5) * CHECK_WIDTH
-        card.add(element("g", aside(0, 0, check), transform=f"translate({x + 4} {y - 6}) rotate(-60)"))
-    for cause, group in groupby(ordered, key=lambda name: _cause(matrix[name])):
+    """Draw a line for each exhibit, beside the check that names its cause, with the checks that fire because of it."""
+    causes = {name: _cause(fired) for name, fired in matrix.items()}
+    ordered = sorted(matrix, key=lambda name: (not causes[name], causes[name]))
+    named = len(matrix) - sum(not cause for cause in causes.values())
+    title = f"{named} of {len(matrix)} causes are named, each by one check"
+    card = Card(WIDTH, title, "left: the check that names the cause; right: checks that fire because of it")
+    for cause, group in groupby(ordered, key=causes.__getitem__):
         names = list(group)
-        if not cause:
-            y += 2 * ROW_HEIGHT
-            card.add(text(MARGIN, y - 8, "named by no check", 12, bold=True))
-        height = len(names) * ROW_HEIGHT
-        card.add(rect(MARGIN - 6, y, end_x - MARGIN + 6, height, fill=palette.PANEL, rx=4))
-        for number, name in enumerate(names):
-            row = y + number * ROW_HEIGHT
-            card.add(text(MARGIN, row + 14, exhibit(name).title, 12, room=NAMES_WIDTH - 8))
-            for check, role in matrix[name].items():
-                card.add(_dot(first_x + (checks.index(check) + 0.5) * CHECK_WIDTH, row + ROW_HEIGHT / 2, role))
-        y += height + GAP
-    alt = f"{len(matrix) - silent} are named by one of {len(checks)} checks, {silent} by none"
-    return card.picture(y + MARGIN, alt)
+        card.add(rect(MARGIN - 6, card.y, WIDTH - 2 * MARGIN + 12, len(names) * LINE, fill=palette.PANEL, rx=4))
+        card.add(
+            text(MARGIN, card.y + 15, cause or "no check", bold=True, fill=palette.FAULT if cause else palette.MUTED)
+        )
+        for name in names:
+            follow = ", ".join(check for check, role in matrix[name].items() if role == CONSEQUENCE)
+            card.add(text(TITLES, card.y + 15, exhibit(name).title))
+            card.add(aside(WIDTH - MARGIN, card.y + 15, follow, anchor="end"))
+            card.y += LINE
+        card.y += GAP
+    checks = len({*causes.values()} - {""})
+    return card.picture(card.y + MARGIN, f"{named} are named by one of {checks} checks, {len(matrix) - named} by none")
 
 
 def _cause(fired: Mapping[str, str]) -> str:
     return next((check for check, role in fired.items() if role == CAUSE), "")
-
-
-def _dot(x: float, y: float, role: str) -> str:
-    if role == CAUSE:
-        return circle(x, y, 6, fill=palette.FAULT)
-    return circle(x, y, 5, fill=palette.PAPER, stroke=palette.FAULT_EDGE, stroke_width=1.5)

@@ -62,7 +62,7 @@ def axis_across(scale: Scale, y: float, ticks: Mapping[float, str], label: str, 
     """Yield a horizontal axis at ``y``: its grid lines up to ``top``, ticks in words, and its label below them."""
     for value, words in ticks.items():
         yield rect(scale(value) - 0.5, top, 1, y - top, fill=palette.IDLE)
-        yield aside(scale(value), y + 17, words, 11, anchor="middle")
+        yield aside(scale(value), y + 17, words, anchor="middle")
     yield rect(scale.start, y, scale.end - scale.start, 1, fill=palette.MUTED)
     yield aside(scale.end, y + 34, label, anchor="end")
 
@@ -71,7 +71,7 @@ def axis_up(scale: Scale, x: float, ticks: Mapping[float, str], right: float, la
     """Yield a vertical axis at ``x``: its grid lines to ``right``, ticks in words, and its label above it."""
     for value, words in ticks.items():
         yield rect(x, scale(value) - 0.5, right - x, 1, fill=palette.IDLE)
-        yield aside(x - 8, scale(value) + 4, words, 11, anchor="end")
+        yield aside(x - 8, scale(value) + 4, words, anchor="end")
     if label:
         yield aside(x, scale.end - 8, label)
 

@@ -17,6 +17,8 @@ SANS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-ser
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 MARGIN, CORNER = 20, 7
 """Pixels: the margin of a card, and the radius of a rounded corner of an arrow."""
+SMALLEST = 12
+"""Pixels: the smallest font, which a page that shows a picture at 640 pixels leaves readable."""
 MONO_ADVANCE = 0.605
 """Width of a character of the widest of the `MONO` fonts, in units of the font size."""
 
@@ -53,7 +55,7 @@ def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | 
 
 
 def text(
-    x: float, y: float, content: str, size: float = 12, *, anchor: str | None = None, fill: str | None = None,
+    x: float, y: float, content: str, size: float = SMALLEST, *, anchor: str | None = None, fill: str | None = None,
     bold: bool = False, mono: bool = False, room: float | None = None, halo: str | None = None,
 ) -> str:  # fmt: skip
     """Return a line of text with its baseline at ``y``; it shrinks, and is then cut, to fit into ``room``.
@@ -103,11 +105,11 @@ def text_width(content: str, size: float, *, bold: bool = False, mono: bool = Fa
 
 
 def fit(content: str, size: float, room: float, *, bold: bool = False, mono: bool = False) -> tuple[str, float]:
-    """Return text and a font size that fit into ``room``: the font shrinks to 3/4 of ``size``, then the text is cut."""
+    """Return text and a font size that fit into ``room``: a large font shrinks to `SMALLEST`, then the text is cut."""
     width = text_width(content, size, bold=bold, mono=mono)
     if width <= room:
         return content, size
-    smaller = max(size * room / width, 0.75 * size)
+    smaller = max(size * room / width, min(size, SMALLEST))
     return cut(content, room, smaller, bold=bold, mono=mono), smaller
 
 

@@ -44,7 +44,7 @@ class _Panel:
     def numbers(self) -> str:
         rounds, messages = plural(self.traffic.rounds, "round"), plural(self.traffic.messages, "message", ",")
         busiest, whole = bytes_in_words(self.traffic.busiest_bytes), bytes_in_words(self.nbytes)
-        return f"{rounds}, {messages}; the busiest rank sends or receives {busiest}, {self.load} of {whole}"
+        return f"{rounds}, {messages}; busiest rank: {busiest} sent or received, {self.load} of {whole}"
 
 
 def draw_overview(
@@ -111,9 +111,9 @@ def _draw(panel: _Panel, top: float, step: float, room: float) -> Iterator[str]:
     below, every = top + PANEL_HEAD + world * panel.pitch + 14, 1 if step >= 20 else 5
     for index in range(1, rounds + 1):
         if index % every == 0 or index == 1:
-            yield aside(xs[index] - step / 2, below, str(index), 11, anchor="middle")
+            yield aside(xs[index] - step / 2, below, str(index), anchor="middle")
     if rounds:
-        yield aside(LEFT - 18, below, "round", 11, anchor="end")
+        yield aside(LEFT - 18, below, "round", anchor="end")
     for state in panel.states:
         for source, dest, reduce in dict.fromkeys((m.source, m.dest, m.reduce) for m in state.messages):
             start, end = (xs[state.index - 1], ys[source]), (xs[state.index], ys[dest])
@@ -192,7 +192,7 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
     letter = {r: GROUP_LETTERS[number] for number, group in enumerate(groups) for r in group}
     parts = [
         text(MARGIN, y + 17, name, 14, bold=True, room=MESH_LEFT - 30),
-        aside(MARGIN, y + 33, plural(mesh.sizes[name], "rank"), 11, room=MESH_LEFT - 30),
+        aside(MARGIN, y + 33, plural(mesh.sizes[name], "rank"), room=MESH_LEFT - 30),
     ]
     for r, x in enumerate(places):
         marked, middle = letter[r] == letter[rank], x + width / 2
@@ -200,6 +200,6 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
         parts += [
             box(x + 2, y, width - 4, CELL_HEIGHT, palette.COMMUNICATION if marked else None, 0.3, r == rank),
             text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank),
-            text(middle, y + 32, letter[r], 11, anchor="middle", bold=marked, fill=ink),
+            text(middle, y + 32, letter[r], anchor="middle", bold=marked, fill=ink),
         ]
     return parts

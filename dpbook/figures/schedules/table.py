@@ -98,7 +98,7 @@ def pips(counts: Sequence[int], x: float, y: float, width: float, colour: str) -
         px = start + i * pitch + 1
         pip = f"M{number(px)} {number(y + 2)}h{number(size)}v6h{number(-size)}z"
         if times > 1:
-            repeated += text(px + size / 2, y + 9, str(times), 11, anchor="middle", bold=True, fill=colour)
+            repeated += text(px + size / 2, y + 9, str(times), anchor="middle", bold=True, fill=colour)
         elif times:
             filled += pip
         else:
@@ -168,10 +168,10 @@ def arrow_label(route: Route, n_chunks: int) -> str:
     return text((x1 + x2) / 2, y, sign, 14, anchor="middle", bold=True, fill=palette.INK, halo=palette.PAPER)
 
 
-HEADER, TOP, MIN_WIDTH = 88, 100, 640
+HEADER, TOP, MIN_WIDTH = 100, 100, 640
 """Pixels: room for the names of the rows, room for the title and the ranks, least width for title and legend."""
 KEY = (
-    "Bars: one per rank, filled where its contribution is in the sum.  +a is added, =a is stored.",
+    "Bars: one per rank, filled where it contributes to the sum.  +a is added, =a is stored.",
     "Number: contributions in the cell; ! where one counts twice. Framed: written in this round.",
 )
 """Explanations of a table and of a compact one."""
@@ -235,8 +235,8 @@ class Table:
             return aside(end, y + 4, f"chunk {chunk}", anchor="end")
         return (
             text(self.left - HEADER, y + 6, chunk_name(chunk, self.n_chunks), 18, bold=True)
-            + aside(end, y - 3, f"chunk {chunk}", 11, anchor="end", room=HEADER - 36)
-            + aside(end, y + 12, f"x[{begin}:{stop}]", 11, anchor="end", room=HEADER - 36, mono=True)
+            + aside(end, y - 3, f"chunk {chunk}", anchor="end", room=HEADER - 36)
+            + aside(end, y + 12, f"x[{begin}:{stop}]", anchor="end", room=HEADER - 36, mono=True)
         )
 
     def _marks(self) -> Iterator[Mark]:

@@ -11,7 +11,7 @@ from dpbook.figures.card.viewer import Explorer, Knob, Viewer
 from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
 from dpbook.overlap import CAP, FIRST_CAP, MIB, CapSweep, Layer, Plan, Price, Timeline, simulate_step
 
-WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 160, 24, 17
+WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 176, 24, 17
 """Pixels: width of the card, room beside the bars, height of a row and of a bar."""
 MOST_ROWS = 13
 """Rows of a plan: buckets, and the line that says how many are omitted."""
@@ -43,26 +43,26 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
     card = Card(WIDTH, title, "first bucket to be launched at the top; every segment is a tensor")
     labels, top, at_cap = [], card.y, LEFT + (cap or 0) * scale
 
-    def beside_cap(x: float, words: str, height: int) -> float:
+    def beside_cap(x: float, words: str) -> float:
         """Return where words at ``x`` begin, so that the line of the cap does not touch them."""
-        return at_cap + 8 if x - 8 < at_cap < x + text_width(words, height) + 4 else x
+        return at_cap + 8 if x - 8 < at_cap < x + text_width(words, 12) + 4 else x
 
     for row, bucket in enumerate(shown):
         if row and bucket != shown[row - 1] + 1:
             omitted = f"… {plural(bucket - shown[row - 1] - 1, 'bucket')} …"
-            labels.append(aside(beside_cap(LEFT, omitted, 12), card.y + 14, omitted, halo=palette.PAPER))
+            labels.append(aside(beside_cap(LEFT, omitted), card.y + 14, omitted, halo=palette.PAPER))
             card.y += ROW
         card.add(*_bars(plan, bucket, card.y, scale))
         nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
-        labels.append(text(LEFT - 10, card.y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
+        labels.append(text(LEFT - 10, card.y + 13, f"bucket {bucket + 1}", anchor="end"))
         size = f"{in_binary(nbytes)}, {members}"
-        x = beside_cap(LEFT + nbytes * scale + 8, size, 11)
-        labels.append(text(x, card.y + 13, size, 11, halo=palette.PAPER))
+        x = beside_cap(LEFT + nbytes * scale + 8, size)
+        labels.append(text(x, card.y + 13, size, halo=palette.PAPER))
         card.y += ROW
     y = max(card.y, top + ROW * min_rows)
     if cap and cap <= widest:
         card.add(rect(at_cap - 1, top - 4, 2, y - top + 2, fill=palette.EXPOSED))
-        card.add(text(at_cap, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=palette.EXPOSED))
+        card.add(text(at_cap, y + 12, f"cap {in_binary(cap)}", anchor="middle", fill=palette.EXPOSED))
     card.add(*labels)
     sizes_in_words = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
     return card.picture(y + MARGIN + 6, f"{in_binary(plan.total_bytes)} in all{sizes_in_words}.")
@@ -184,7 +184,7 @@ def position_curve(
     body = [text(MARGIN, 18, title, 13, bold=True)]
     for value in (high, low):
         body.append(rect(CURVE_LEFT - 6, height(value), WIDTH - CURVE_LEFT - CURVE_RIGHT + 12, 1, fill=palette.IDLE))
-        body.append(aside(CURVE_LEFT - 12, height(value) + 4, words(value), 11, anchor="end"))
+        body.append(aside(CURVE_LEFT - 12, height(value) + 4, words(value), anchor="end"))
     x, y = places[chosen]
     body.append(rect(x - 0.5, CURVE_TOP, 1, CURVE_HEIGHT, fill=palette.INK))
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places.values())
@@ -193,13 +193,13 @@ def position_curve(
     if last:
         ring: Attributes = {"fill": "none", "stroke": palette.MUTED, "stroke_width": 2, "stroke_dasharray": "3 2"}
         body.append(circle(places[last[0]][0], height(last[1]), 7, **ring))
-        body.append(aside(WIDTH - MARGIN, 18, "dashed ring: the last position", 11, anchor="end"))
+        body.append(aside(WIDTH - MARGIN, 18, "dashed ring: the last position", anchor="end"))
     top = next(name for name, value in curve.items() if value == best(curve.values()))
     body.append(circle(*places[top], 6, fill=palette.PAPER, stroke=palette.COMPLETE_EDGE, stroke_width=3))
     body.append(circle(x, y, 6 if chosen != top else 3, fill=palette.INK))
     for name, (a, _) in places.items():
         now = name == chosen
-        body.append(text(a, foot + 17, name, 11, anchor="middle", fill=palette.INK if now else palette.MUTED, bold=now))
+        body.append(text(a, foot + 17, name, anchor="middle", fill=palette.INK if now else palette.MUTED, bold=now))
     where = f"you are here: {words(curve[chosen])}; the best, {words(curve[top])}, is at {top}"
     body.append(aside(MARGIN + text_width(title, 13, bold=True) + 16, 18, where, 12))
     alt = f"{title}: {', '.join(f'{name} {words(value)}' for name, value in curve.items())}; {where}."

@@ -68,7 +68,7 @@ def trailing_number(name: str) -> str:
     return last if last.isdigit() else ""
 
 
-WIDTH, LEFT, RIGHT = 900, 132, 20
+WIDTH, LEFT, RIGHT = 900, 136, 20
 LANE, BAR, LINK, FAN = 26, 22, 10, 24
 """Pixels: from lane to lane, the height of a bar, and the room for lines between two lanes. Launches begin close
 together, so their lines need more room."""
@@ -125,7 +125,7 @@ class Lanes:
 
     def __iter__(self) -> Iterator[str]:
         for lane, top in self.tops.items():
-            yield aside(LEFT - 8, top + 15, cut(lane, LEFT - 20, 11), 11, anchor="end")
+            yield aside(LEFT - 8, top + 15, cut(lane, LEFT - 20, 12), anchor="end")
             yield from self._background(lane, top)
         yield from self._lines()
         for lane, top in self.tops.items():
@@ -149,7 +149,7 @@ class Lanes:
             if width >= 3:
                 yield stripes(x, top, width, palette.IDLE)
             if width >= 34:
-                yield aside(x + width / 2, top + 15, "idle", 11, anchor="middle", halo=palette.PANEL)
+                yield aside(x + width / 2, top + 15, "idle", anchor="middle", halo=palette.PANEL)
 
     def _lines(self) -> Iterator[str]:
         """Yield a line from each complete gradient to its call; lines that look the same are drawn once."""
@@ -189,21 +189,21 @@ class Lanes:
                 if label:
                     x = (self.scale(span.start) + self.scale(span.end)) / 2
                     ink = palette.text_on(FILLS[name]) if (span.start + span.end) / 2 < self.now else palette.INK
-                    yield text(x, top + 15, label, 11, anchor="middle", fill=ink)
+                    yield text(x, top + 15, label, anchor="middle", fill=ink)
             if not any(fitting) and run[0].kind == "computation":
                 yield from self._name_of_run(name, run[0].start, run[-1].end, sum(span.duration for span in run), top)
 
     def _fitting(self, span: Span, calls: Sequence[str]) -> str:
         room = self.scale(span.end) - self.scale(span.start) - 2
-        return next((label for label in labels(span, calls) if text_width(label, 11) <= room), "")
+        return next((label for label in labels(span, calls) if text_width(label, 12) <= room), "")
 
     def _name_of_run(self, name: str, start: float, end: float, seconds: float, top: float) -> Iterator[str]:
         left, right = self.scale(start), self.scale(end)
-        if seconds > 0.8 * (end - start) and text_width(name, 11) < right - left - 8:
+        if seconds > 0.8 * (end - start) and text_width(name, 12) < right - left - 8:
             ended = end <= self.now
             ink = palette.text_on(FILLS[name]) if ended else palette.INK
             halo = FILLS[name] if ended else palette.PAPER
-            yield text((left + right) / 2, top + 15, name, 11, anchor="middle", fill=ink, halo=halo)
+            yield text((left + right) / 2, top + 15, name, anchor="middle", fill=ink, halo=halo)
 
 
 def stripes(x: float, y: float, width: float, colour: str, height: float = BAR) -> str:

@@ -165,7 +165,7 @@ def _exposed(timeline: Timeline, y: float, scale: TimeScale, now: float) -> Iter
     for start, end in exposed.tolist():
         if start < now:
             yield rect(scale(start), y, max(scale(min(end, now)) - scale(start), 1), 5, fill=palette.EXPOSED)
-    yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=palette.EXPOSED)
+    yield text(LEFT - 8, y + 9, "exposed", anchor="end", fill=palette.EXPOSED)
 
 
 def _axis(y: float, scale: TimeScale, end: float) -> Iterator[str]:
@@ -176,8 +176,8 @@ def _axis(y: float, scale: TimeScale, end: float) -> Iterator[str]:
     for ms in ticks(1e3 * end, 8):
         x = scale(ms / 1e3)
         yield rect(x, y, 1, 5, fill=palette.MUTED)
-        yield aside(x, y + 19, f"{ms:g}", 11, anchor="middle")
-    yield aside(WIDTH - MARGIN, y + 34, "time from the start of the step (ms)", 11, anchor="end")
+        yield aside(x, y + 19, f"{ms:g}", anchor="middle")
+    yield aside(WIDTH - MARGIN, y + 34, "time from the start of the step (ms)", anchor="end")
 
 
 def _lines(meters: str) -> list[str]:
@@ -277,10 +277,10 @@ def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: flo
     """Yield the contents stacked, their outline, and the peak once it is reached; from ``now`` on they are pale."""
     foot, end = top + MEMORY_HEIGHT, memory.end
     up = MEMORY_HEIGHT / (most or 1)
-    yield aside(LEFT - 8, top - 10, "memory", 11, anchor="end")
+    yield aside(LEFT - 8, top - 10, "memory", anchor="end")
     for nbytes in ticks(most, 4) if most else ():
         yield rect(LEFT, foot - nbytes * up, scale(end) - LEFT, 1, fill=palette.IDLE)
-        yield aside(LEFT - 8, foot - nbytes * up + 4, bytes_in_words(nbytes), 11, anchor="end")
+        yield aside(LEFT - 8, foot - nbytes * up + 4, bytes_in_words(nbytes), anchor="end")
     edges = [scale(t) for t in (*memory.times.tolist(), end)]
     low = np.zeros(len(memory.times))
     for content in CONTENTS:
