@@ -126,7 +126,7 @@ def _column(x: float, y: float, state: RankStates) -> Iterator[str]:
 
 
 RECORDED = DATA / "measurements" / "museum.json"
-WIDTH, TITLES, LINE, GAP = 740, 146, 20, 6
+WIDTH, TITLES, LINE, GAP = 720, 146, 20, 6
 CAUSE, CONSEQUENCE = "cause", "consequence"
 Matrix = Mapping[str, Mapping[str, str]]
 """For each exhibit, by check that fires or by tool that reports: "cause" or "consequence"."""
