@@ -68,10 +68,14 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator("H200 SXM", 989e12, 141e9, LINKS["NVLink 4"], "NVIDIA H200 data sheet, 2024"),
         Accelerator("B200", 2250e12, 180e9, LINKS["NVLink 5"], "NVIDIA DGX B200 data sheet, 2024: an eighth of it"),
         Accelerator("GB200", 2500e12, 186e9, LINKS["NVLink 5"], "NVIDIA GB200 NVL72 data sheet, 2024: a 72nd of it"),
+        Accelerator("B300", 2250e12, 288e9, LINKS["NVLink 5"], "NVIDIA HGX B300 data sheet, 2025: an eighth of it"),
+        Accelerator("GB300", 2500e12, 278e9, LINKS["NVLink 5"], "NVIDIA GB300 NVL72 data sheet, 2025: a 72nd of it"),
+        Accelerator("MI300X", 1307e12, 192e9, Link.gigabytes(448, 3e-6, "Infinity Fabric"), "AMD data sheet, 2023"),
     )
 }
-"""Accelerators by name. Of GB200, 72 share one NVLink domain: ``per_node=72``. The H800's NVLink has 400 GB/s for both
-directions: Zhao et al., "Insights into DeepSeek-V3", 2025."""
+"""Accelerators by name. Of GB200 and GB300, 72 share one NVLink domain: ``per_node=72``. The H800's NVLink has 400 GB/s
+for both directions: Zhao et al., "Insights into DeepSeek-V3", 2025. An MI300X has a link of 64 GB/s to each of seven
+others; rings that run at once use all of them."""
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9,
 SEQUENCE, MAX_GPUS = 4096, 2**15
 EXPLORER_SCALES = _scales(4, MAX_GPUS, (1e-2, 1e4))
 """Axes of the explorer, fixed whatever knob is turned."""
-WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
+WITHOUT_NVLS = ("RTX 4090", "A100 80 GB", "MI300X")
 """Accelerators without switches that add."""
 
 FILMED = ("model", "nodes", "tokens", "algorithm", "stage")
