@@ -42,17 +42,6 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class ChapterNeeds:
-    """A chapter, and what this machine lacks for it (empty if it can run)."""
-
-    chapter: str
-    title: str
-    hardware: str
-    minutes: int
-    lacks: str
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """The machine's state. ``memory`` and ``shared_memory`` in bytes, None where the system does not say."""
 
@@ -63,7 +52,7 @@ class Diagnosis:
     shared_memory: int | None
     packages: tuple[Package, ...]
     torch: Torch
-    chapters: tuple[ChapterNeeds, ...]
+    chapters: tuple[checkout.Chapter, ...]
     problems: tuple[str, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
 
@@ -74,7 +63,8 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """Return the diagnosis as JSON, for a program or a bug report."""
-        return json.dumps({"dpbook": __version__, "ok": self.ok, **asdict(self)}, indent=2)
+        chapters = [{"chapter": c.label, "title": c.title, "minutes": c.minutes} for c in self.chapters]
+        return json.dumps({"dpbook": __version__, "ok": self.ok, **asdict(self), "chapters": chapters}, indent=2)
 
     def __repr__(self) -> str:
         rows = [
@@ -90,10 +80,7 @@ class Diagnosis:
         lines = [f"{name:<13} {value}" for name, value in rows]
         if self.chapters:
             lines += ["", "Chapters"]
-            lines += [
-                f"  {c.chapter:3} {c.title:<36}{c.minutes:>4} min  {f'needs {c.lacks}' if c.lacks else 'runs here'}"
-                for c in self.chapters
-            ]
+            lines += [f"  {c.label:3} {c.title:<36}{c.minutes:>4} min  runs here" for c in self.chapters]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         lines += ["", *(f"MISSING: {problem}" for problem in self.problems)] if self.problems else ["", "Ready."]
         return "\n".join(lines)
@@ -113,7 +100,7 @@ def diagnose() -> Diagnosis:
     if torch.gloo and not any(p.name == "torch" and p.problem for p in packages):
         problems.append(f"gloo, which carries the chapters with real processes: {torch.gloo}")
     try:
-        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters())
+        chapters = tuple(checkout.chapters())
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
@@ -194,11 +181,6 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     if child.returncode < 0:
         return "", f"crashes during import (signal {-child.returncode})"
     return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
-
-
-def _needs(chapter: checkout.Chapter, torch: Torch) -> ChapterNeeds:
-    lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
-    return ChapterNeeds(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
 
 
 def _warnings(torch: Torch, shared: int | None) -> list[str]:
