@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tomllib
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,7 @@ from typing import Any
 
 from dpbook import __version__
 from dpbook.app.lab import jupyter
-from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine
+from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine, run_probe
 
 
 @dataclass(frozen=True)
@@ -169,18 +168,12 @@ def _ask_torch() -> Torch | None:
 
 def _run_python(*arguments: str) -> tuple[str, str]:
     """Run Python in a child and return its output and, if it failed, the last line it wrote about that."""
-    try:
-        child = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_SECONDS,
-            env=jupyter.environment(os.environ),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    probe = run_probe([sys.executable, *arguments], PROBE_SECONDS, jupyter.environment(os.environ))
+    if probe.status is None:
         return "", f"no answer within {PROBE_SECONDS} s"
-    if child.returncode == 0:
-        return child.stdout, ""
-    if child.returncode < 0:
-        return "", f"crashes during import (signal {-child.returncode})"
-    return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
+    if probe.status < 0:
+        return "", f"crashes during import (signal {-probe.status})"
+    return ("", probe.error) if probe.status else (probe.output, "")
 
 
 def _warnings(torch: Torch, shared: int | None) -> list[str]:
