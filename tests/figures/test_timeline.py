@@ -43,7 +43,7 @@ def step_of_ranks(ranks):
 
 
 TIMELINES = {name: step(name) for name in STRATEGIES}
-CLUSTER = {"ranks": step("hook", factors=(1.0, 1.5), call_launch=1e-3), "two streams": step("hook", streams=2)}
+CLUSTER = {"ranks": step("hook", factors=(1.0, 1.5), kernel_launch=1e-3), "two streams": step("hook", streams=2)}
 
 
 def bars(root, colour):
