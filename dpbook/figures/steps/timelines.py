@@ -28,14 +28,12 @@ MEMORY_HEIGHT, MEMORY_TOP, MEMORY_FOOT = 120, 22, 20
 MOST_STEPS = 4
 CONTENT_FILLS: dict[Content, str] = {
     "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.tint(palette.PARTIAL, 0.7),
-    "gradients": palette.GRADIENT, "reduced": palette.COMPLETE, "buffers": palette.PARTIAL_EDGE,
-    "activations": palette.ACTIVATION,
+    "gradients": palette.GRADIENT, "reduced": palette.COMPLETE, "activations": palette.ACTIVATION,
 }  # fmt: skip
 """Greys, yellows, greens and lilac: in the lanes above, blue is computation and orange is communication."""
 CONTENT_WORDS: dict[Content, str] = {
     "optimizer": "optimizer state", "weights": "weights", "gathered": "gathered weights",
-    "gradients": "whole gradients", "reduced": "own gradients",
-    "buffers": "buffers of collectives", "activations": "activations",
+    "gradients": "whole gradients", "reduced": "own gradients", "activations": "activations",
 }  # fmt: skip
 """Words of the legend, in the order in which the contents are stacked."""
 
