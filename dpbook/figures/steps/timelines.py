@@ -196,14 +196,14 @@ MOMENT_SECONDS = 0.25
 """Seconds for each picture."""
 
 
-def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
+def play_race(timelines: Mapping[str, Timeline]) -> Viewer:
     """Play 2 to 8 timelines, by name, on one clock, each with its meters; the last picture names the winner.
 
     The meters show the elapsed part of the step, the share of that time with computation (utilisation), and the share
     of the communication so far that computation has hidden. Raises `InvalidArgument`.
     """
-    check_timelines(timelines, rank)
-    runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
+    check_timelines(timelines, 0)
+    runners = {name: from_zero(timeline, 0) for name, timeline in timelines.items()}
     longest = max(timeline.end for timeline in runners.values())
 
     def draw(after: int) -> Picture:
