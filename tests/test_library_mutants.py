@@ -182,8 +182,6 @@ MUTANTS = [
            "if len(arrived) < len(self.factors):", "if not arrived:", OF_STEPS),
     Mutant("a rank waits while its stream still carries the collective before", ENGINE,
            "max(moment, self.freed[stream])", "moment", OF_STEPS),
-    Mutant("a rank waits for a collective that it has not launched", ENGINE,
-           "= max(self.real.now, self.calls[call].launched)", "= self.real.now", OF_STEPS),
     Mutant("gradients are ready when their collective may start", ENGINE,
            "call.after if call.completed is None else call.completed", "call.after", OF_STEPS),
     # replicas

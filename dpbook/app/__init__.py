@@ -1,3 +1,3 @@
-"""The command line JupyterLab with the book, and the validation of its notebooks."""
+"""The command line, JupyterLab with the book, the validation of its notebooks, and the book as web pages."""
 
 from dpbook.app.command_line import main

@@ -33,6 +33,7 @@ from dpbook.core.processes import (
     pickle_by_value,
     print_error_and_exit,
     rebind_names,
+    run_probe,
 )
 from dpbook.core.quantities import (
     aligned,

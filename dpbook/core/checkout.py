@@ -5,10 +5,10 @@ them in ``dpbook/published``, without the solutions.
 
 The metadata of a notebook describe its chapter:
 
-    "dpbook": {"title": "All-reduce", "hardware": "cpu", "minutes": 60}
+    "dpbook": {"title": "All-reduce", "minutes": 60}
 
-``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the reading time. A notebook ``12b_name.ipynb`` is an optional
-chapter beside chapter 12. In a reader's copy, ``version`` is the version of the book that it is from.
+``minutes`` is the reading time. A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12. In a reader's
+copy, ``version`` is the version of the book that it is from.
 """
 
 import importlib.util
@@ -20,20 +20,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dpbook.core.errors import DpbookError, check_int, check_one_of
+from dpbook.core.errors import DpbookError, check_int
 from dpbook.core.files import PACKAGE
 
-HARDWARE = ("cpu", "gpu")
 _LABEL = re.compile(r"\d\d[b-z]?_")
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """One chapter: its label ("05" or "12b"), its title, what it runs on, and the minutes that a reader needs."""
+    """One chapter: its label ("05" or "12b"), its title, and the minutes that a reader needs."""
 
     label: str
     title: str
-    hardware: str
     minutes: int
     path: Path
 
@@ -48,7 +46,7 @@ class Chapter:
         return len(self.label) > 2
 
     def __str__(self) -> str:
-        return f"{self.label:3} {self.title}  ({self.hardware}, {self.minutes} min)"
+        return f"{self.label:3} {self.title}  ({self.minutes} min)"
 
 
 def is_checkout() -> bool:
@@ -116,11 +114,10 @@ def chapters(directory: Path | None = None) -> list[Chapter]:
 def _read(path: Path) -> Chapter:
     try:
         needs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["metadata"]["dpbook"]
-        title, hardware, minutes = needs["title"], needs["hardware"], needs["minutes"]
+        title, minutes = needs["title"], needs["minutes"]
     except (ValueError, KeyError, TypeError) as error:
         raise DpbookError(
-            f'{path.name}: the notebook\'s metadata must hold "dpbook": {{"title", "hardware", "minutes"}} ({error!r})'
+            f'{path.name}: the notebook\'s metadata must hold "dpbook": {{"title", "minutes"}} ({error!r})'
         ) from error
-    check_one_of(f"{path.name}: hardware", hardware, HARDWARE)
     check_int(f"{path.name}: minutes", minutes, 1)
-    return Chapter(path.name.partition("_")[0], str(title), hardware, minutes, path)
+    return Chapter(path.name.partition("_")[0], str(title), minutes, path)

@@ -6,10 +6,11 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from dpbook.core.processes import run_probe
 
 NVIDIA_SMI_TIMEOUT = 10
 """Seconds that ``nvidia-smi`` may take to list the GPUs."""
@@ -146,7 +147,7 @@ def _nvidia_smi(*options: str) -> list[str]:
 def _output(command: list[str], seconds: float) -> list[str]:
     """Return the output lines of a command; none if it is missing, fails or takes too long."""
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
-    except (OSError, subprocess.SubprocessError):
+        probe = run_probe(command, seconds)
+    except OSError:
         return []
-    return ended.stdout.splitlines()
+    return probe.output.splitlines() if probe.status == 0 else []

@@ -1,4 +1,4 @@
-"""Processes: one ends with its parent and without a crash, handles signals, and receives functions of a notebook."""
+"""Processes: their end, their signals, functions of a notebook that they receive, and probes under a time limit."""
 
 import atexit
 import functools
@@ -8,15 +8,17 @@ import inspect
 import io
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from threading import Lock
 from types import FrameType, FunctionType, ModuleType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dpbook.core.errors import InvalidArgument
 
@@ -141,6 +143,40 @@ def handling_signals(handler: Callable[[int, FrameType | None], object]) -> Iter
     finally:
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
+
+
+KILL_SECONDS = 5.0
+"""Seconds in which a killed process ends; one that hangs in a driver may never end."""
+
+
+class ProbeResult(NamedTuple):
+    """Exit status of a command, None if its time was up; what it printed; its last line of stderr if it failed."""
+
+    status: int | None
+    output: str
+    error: str
+
+
+def run_probe(command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None) -> ProbeResult:
+    """Run a command, and kill it after ``seconds``. Raises `OSError` if it cannot be started.
+
+    Return after `KILL_SECONDS` more at the latest, with the output until then, even if the command cannot be killed.
+    """
+    # Files, not pipes: a process that cannot be killed would keep a pipe open, and reading it would not end.
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        child = subprocess.Popen(command, stdout=out, stderr=err, env=env)
+        status = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = child.wait(seconds)
+        finally:
+            child.kill()  # at Ctrl-C too; nothing happens to a process that has ended
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(KILL_SECONDS)
+        out.seek(0)
+        err.seek(0)
+        error = (err.read().strip().rpartition("\n")[2] or f"exit status {status}") if status else ""
+        return ProbeResult(status, out.read(), error)
 
 
 INSTALLED = "-packages" + os.sep

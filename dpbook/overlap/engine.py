@@ -31,15 +31,14 @@ class Operation(NamedTuple):
 class CollectiveCall(NamedTuple):
     """A collective: a latency that other collectives do not change, then a transfer that shares the wire, in seconds.
 
-    The end of operation ``after`` lets it start; that is at least the ``after`` of the previous call. The CPU has
-    launched it at ``launched``. Operation ``completed`` (default: ``after``) completes the gradients that it carries.
+    The end of operation ``after`` lets it start; that is at least the ``after`` of the previous call. Operation
+    ``completed`` (default: ``after``) completes the gradients that it carries.
     """
 
     name: str
     latency: float
     transfer: float
     after: int
-    launched: float
     completed: int | None = None
 
 
@@ -131,19 +130,16 @@ class Engine:
         self.ended[rank][index] = self.real.now
         self.position[rank] += 1
         for call in self.released[index]:
-            self.arrived[call][rank] = max(self.real.now, self.calls[call].launched)
+            self.arrived[call][rank] = self.real.now
         if self.released[index]:
             self._start_calls()
         self._next(rank)
 
-    def _start_calls(self, _: int = 0) -> None:
+    def _start_calls(self) -> None:
         """Start the next collectives, in order, while a stream is free and every rank has arrived."""
         while self.free and self.next_call < len(self.calls):
             call, arrived = self.calls[self.next_call], self.arrived[self.next_call]
             if len(arrived) < len(self.factors):
-                return
-            if call.launched > self.real.now:
-                self._schedule(self.real, call.launched, self._start_calls, 0)
                 return
             stream = self.free.popleft()
             for rank, moment in arrived.items():

@@ -14,9 +14,9 @@ from dpbook.overlap.sharded_program import COLLECTIVES, Lane, ShardedOperation, 
 from dpbook.overlap.sharding import Price, Sharding, Sizes, Unit, Wires
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline
 
-Content: TypeAlias = Literal["optimizer", "weights", "gathered", "gradients", "reduced", "buffers", "activations"]
+Content: TypeAlias = Literal["optimizer", "weights", "gathered", "gradients", "reduced", "activations"]
 """Content of memory: the optimizer's state; the weights that a rank keeps; whole weights that were gathered; whole
-gradients; the rank's shard of reduced gradients; buffers that collectives copy; activations."""
+gradients; the rank's shard of reduced gradients; activations."""
 CONTENTS: tuple[Content, ...] = get_args(Content)
 STATE: tuple[Content, ...] = ("optimizer", "weights", "gradients", "reduced")
 """Contents that the stages shard: the model's state."""
@@ -138,8 +138,6 @@ class _Allocator:
             self._free_reduced(end)
         elif kind == "reduce-scatter" and sharding.stage >= 2:
             self.reduced = unit, end
-        if sharding.copied and operation.lane == "communication":
-            self._record("buffers", unit, operation.nbytes, start, end)
 
     def _free_reduced(self, moment: float) -> None:
         """Free the whole gradients that were reduced last, except the rank's shard, at ``moment`` or when reduced."""

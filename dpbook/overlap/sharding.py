@@ -159,7 +159,6 @@ class Sharding:
         behind_forward: whether stages 1 and 2 gather the new weights unit by unit behind the next forward, or all
             after the update. In the first case the step is one of many, and begins with the gathers of the previous
             update.
-        copied: whether a collective works on a copy of its buffer while it runs, as gloo's halves of an all-reduce do.
     """
 
     stage: int
@@ -169,7 +168,6 @@ class Sharding:
     reshard: bool = True
     recompute: bool = False
     behind_forward: bool = False
-    copied: bool = False
 
     def __post_init__(self) -> None:
         check_int("stage", self.stage, 0, 3)

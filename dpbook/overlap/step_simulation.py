@@ -26,7 +26,6 @@ def simulate_step(
     contention: float = 1.0,
     streams: int = 1,
     kernel_launch: float = 0.0,
-    call_launch: float = 0.0,
     optimizer: float = 0.0,
 ) -> Timeline:
     """Simulate a step: forward, backward with its gradients synced, optimizer.
@@ -47,7 +46,6 @@ def simulate_step(
         streams: number of collectives that may run at once. They share the bandwidth. The latency, which they do not
             share, is ``price(0)``.
         kernel_launch: seconds of CPU before each layer's forward, backward and the optimizer.
-        call_launch: seconds of CPU for each collective.
         optimizer: seconds of computation, after the last collective.
 
     Returns a timeline from 0 to the end of the step, with the lanes "compute", "communication" (the second stream is
@@ -58,14 +56,13 @@ def simulate_step(
     strategy = bucketed(sync) if isinstance(sync, Plan) else check_type("sync", sync, Strategy, "a Plan or a Strategy")
     if strategy.plan is not None and strategy.plan.tensors != tensors_of(layers):
         raise InvalidArgument("sync", sync, "a plan of the tensors of these layers, tensors_of(layers)")
-    costs = {"kernel_launch": kernel_launch, "call_launch": call_launch, "optimizer": optimizer}
-    for name, seconds in costs.items():
+    for name, seconds in {"kernel_launch": kernel_launch, "optimizer": optimizer}.items():
         check_float(name, seconds, minimum=0)
     if not isinstance(factors, Sequence) or not factors:
         raise InvalidArgument("factors", factors, "a factor for each rank, one or more")
     check_int("accumulation", accumulation, 1)
     check_int("streams", streams, 1)
-    program = _Program(kernel_launch, call_launch, _checked(price, streams > 1))
+    program = _Program(kernel_launch, _checked(price, streams > 1))
     for micro_batch in range(accumulation):
         program.forward(layers)
         last = micro_batch == accumulation - 1
@@ -89,22 +86,18 @@ class _Program:
     """Operations and collectives in the order in which the CPU launches them."""
 
     kernel_launch: float
-    call_launch: float
     price: Callable[[int], tuple[float, float]]
     operations: list[Operation] = field(default_factory=list)
     calls: list[CollectiveCall] = field(default_factory=list)
     launches: list[Span] = field(default_factory=list)
     now: float = 0.0
 
-    def launch(self, name: str, cost: float) -> float:
-        if cost:
-            self.launches.append(Span(name, 0, "launch", "launch", self.now, self.now + cost))
-            self.now += cost
-        return self.now
-
     def operation(self, name: str, seconds: float, needs: int | None = None) -> None:
-        needs = len(self.calls) if needs is None else needs
-        self.operations.append(Operation(name, seconds, needs, self.launch(name, self.kernel_launch)))
+        before = self.now
+        self.now += self.kernel_launch
+        if self.kernel_launch:
+            self.launches.append(Span(name, 0, "launch", "launch", before, self.now))
+        self.operations.append(Operation(name, seconds, len(self.calls) if needs is None else needs, self.now))
 
     def forward(self, layers: Sequence[Layer]) -> None:
         for layer in layers:
@@ -122,8 +115,7 @@ class _Program:
 
     def call(self, name: str, nbytes: int, completed: int) -> None:
         latency, transfer = self.price(nbytes)
-        launched = self.launch(name, self.call_launch)
-        self.calls.append(CollectiveCall(name, latency, transfer, len(self.operations) - 1, launched, completed))
+        self.calls.append(CollectiveCall(name, latency, transfer, len(self.operations) - 1, completed))
 
 
 def _sent(layers: Sequence[Layer], strategy: Strategy | None) -> dict[int, list[tuple[int, int, int]]]:

@@ -22,7 +22,7 @@ def main() -> None:
     layers, price = equal_layers(1000, 0.03, 0.07, 10_000_000), AlphaBeta(1e-5, 1e-9)
     tensors = tensors_of(layers)
     buckets = bucketed(plan(tensors, 100_000, None))
-    crowded = {"contention": 1.5, "streams": 2, "kernel_launch": 1e-6, "call_launch": 1e-5}
+    crowded = {"contention": 1.5, "streams": 2, "kernel_launch": 1e-6}
     llama, h100 = MODELS["Llama-2 7B"].tensors(), ACCELERATORS["H100 SXM"]
     link = Link.gigabits(400, latency=5e-6)
     for name, call, goal in (

@@ -1,17 +1,21 @@
-"""Does a process end with the one that started it, and after an error at once? Does it import without collections?"""
+"""Does a process end with its parent, after an error at once, and when its time is up? Are imports not collected?"""
 
 import gc
 import importlib
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from dpbook.core import processes
 from dpbook.core.errors import RankFailed
-from dpbook.core.processes import PARENT, import_without_collection
+from dpbook.core.processes import PARENT, import_without_collection, run_probe
 from dpbook.ranks import start
 from dpbook.runs.trainer import __main__ as program
+from tests.cases import each
 
 CHILD = "import os; from dpbook.core.processes import *; end_with_parent(); print(os.environ[PARENT], os.getpid())"
 
@@ -88,6 +92,50 @@ def test_a_module_is_imported_without_collections_which_then_go_on_if_they_did(t
         assert importlib.reload(named).__spec__.origin == str(tmp_path / "named_here.py")
     finally:
         gc.enable()
+
+
+@each(
+    ("code", "result"),
+    [
+        ("print(1)", (0, "1\n", "")),
+        ("print(1); raise ValueError('on purpose')", (1, "1\n", "ValueError: on purpose")),
+        ("raise SystemExit(3)", (3, "", "exit status 3")),
+        ("import os; os.abort()", (-6, "", "exit status -6")),
+    ],
+)
+def test_a_probe_returns_status_output_and_error(code, result):
+    assert run_probe([sys.executable, "-c", code], 60) == result
+
+
+SLEEPS = "import time; print('before', flush=True); time.sleep(60)"
+
+
+def test_a_probe_ends_when_its_time_is_up():
+    begun = time.monotonic()
+    assert run_probe([sys.executable, "-c", SLEEPS], 3) == (None, "before\n", "")
+    assert time.monotonic() - begun < 30
+
+
+def test_a_probe_that_cannot_be_killed_is_left(monkeypatch):
+    left = []
+    monkeypatch.setattr(processes, "KILL_SECONDS", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda child: left.append(child))
+        assert run_probe([sys.executable, "-c", SLEEPS], 3) == (None, "before\n", "")
+    for child in left:
+        child.kill()
+        child.wait()
+
+
+def test_a_probe_does_not_wait_for_processes_that_it_leaves_behind():
+    leaves = (
+        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    )
+    begun = time.monotonic()
+    status, output, _ = run_probe([sys.executable, "-c", leaves], 50)
+    os.kill(int(output), signal.SIGKILL)
+    assert status == 0
+    assert time.monotonic() - begun < 50
 
 
 def fails(rank):

@@ -35,7 +35,7 @@ from tests.cases import each
 DATA = Path(__file__).parent / "data"
 CUDA = DATA / "cuda_made_by_hand.json"
 LAYERS = equal_layers(3, 0.1, 0.2, 30)
-STEP = simulate_step(LAYERS, hook(LAYERS), lambda n: n / 300, factors=(1, 1.7), streams=2, call_launch=0.001)
+STEP = simulate_step(LAYERS, hook(LAYERS), lambda n: n / 300, factors=(1, 1.7), streams=2, kernel_launch=0.001)
 
 
 # Written and read

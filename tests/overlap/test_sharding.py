@@ -206,21 +206,20 @@ def test_whole_gradients_stay_until_the_next_unit_has_made_its_own():
     assert found == [(10, 0), (20, 0), (20, 0), (10, 5), (0, 10), (0, 0)]
 
 
-def test_scratch_is_there_while_backward_runs_and_a_copy_while_a_collective_does():
+def test_scratch_is_there_while_backward_runs():
     plain = tight()
     units = [replace(unit, scratch=100) for unit in plain.units]
-    more = simulate_sharded(units, replace(TIGHT, copied=True), wires(gather=3, scatter=3), sizes=Sizes(1, 1, 2))
+    more = simulate_sharded(units, TIGHT, wires(gather=3, scatter=3), sizes=Sizes(1, 1, 2))
     for time in (1, 3.5, 6.5, 8, 10.5, 12.5, 13.5, 15.5, 17, 19):
         backward = 10 <= time < 12 or 13 <= time < 15
-        sent = time < 6 or 7 <= time < 19
-        assert sum(more.memory.at(time).values()) - sum(plain.memory.at(time).values()) == 100 * backward + 10 * sent
+        assert sum(more.memory.at(time).values()) - sum(plain.memory.at(time).values()) == 100 * backward
 
 
 def test_bf16_over_fp32_shards():
     """7 parameters on 2 ranks: shards of 4; 2 bytes of a gathered weight, 4 of all else, 8 of the moments."""
     step = simulate_sharded([Unit("1", 1, 1, 7)], Sharding(3, 2), wires(1, 1), sizes=Sizes(2, 4, 8, shard=4))
     assert step.memory.at(0) == {
-        "optimizer": 32, "weights": 16, "gathered": 14, "gradients": 0, "reduced": 0, "buffers": 0, "activations": 0,
+        "optimizer": 32, "weights": 16, "gathered": 14, "gradients": 0, "reduced": 0, "activations": 0,
     }  # fmt: skip
     assert [step.memory.at(t)["gradients"] for t in (2.5, 3, 4.5, 5)] == [0, 28, 28, 0]
     assert step.memory.peak == 32 + 16 + 14 + 28
@@ -318,7 +317,7 @@ linear = st.builds(
 )  # fmt: skip
 choices = st.builds(
     Sharding, st.integers(1, 3), st.integers(1, 5), replicas=st.integers(1, 3), prefetch=st.integers(0, 4),
-    reshard=st.booleans(), recompute=st.booleans(), behind_forward=st.booleans(), copied=st.booleans(),
+    reshard=st.booleans(), recompute=st.booleans(), behind_forward=st.booleans(),
 )  # fmt: skip
 runs = st.fixed_dictionaries(
     {

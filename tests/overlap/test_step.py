@@ -133,7 +133,6 @@ step_arguments = st.fixed_dictionaries(
         "contention": st.sampled_from([1.0, 1.5, 3.0]),
         "streams": st.integers(1, 3),
         "kernel_launch": st.sampled_from([0.0, 0.001]),
-        "call_launch": st.sampled_from([0.0, 0.002]),
         "optimizer": st.sampled_from([0.0, 0.01]),
     }
 )
@@ -253,16 +252,10 @@ def test_the_optimizer_comes_after_the_last_collective():
 
 def test_nothing_starts_before_it_is_launched():
     layers = two_layers(forward=0.1, backward=1)
-    timeline = simulate_step(layers, hook(layers), rate(0.1), kernel_launch=0.5, call_launch=2)
-    assert times(timeline, "launch") == [(0, 0.5), (0.5, 1), (1, 1.5), (1.5, 3.5), (3.5, 4), (4, 6)]
-    assert times(timeline, "computation") == [(0.5, 0.6), (1, 1.1), (1.5, 2.5), (4, 5)]
-    assert times(timeline, "communication") == [(3.5, 4.5), (6, 7)]
-
-
-def test_a_rank_waits_for_the_others_from_its_own_launch_on():
-    layers = two_layers()
-    timeline = simulate_step(layers, hook(layers), rate(0.05), factors=(1, 2), call_launch=1.5)
-    assert times(timeline, "wait", 0) == [(1.5, 2), (3, 4)]
+    timeline = simulate_step(layers, hook(layers), rate(0.1), kernel_launch=2)
+    assert times(timeline, "launch") == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert times(timeline, "computation") == [(2, 2.1), (4, 4.1), (6, 7), (8, 9)]
+    assert times(timeline, "communication") == [(7, 8), (9, 10)]
 
 
 def test_a_collective_says_when_its_gradients_were_complete():
@@ -306,8 +299,7 @@ LAYERS = two_layers()
         (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), factors=()), "factors must be"),
         (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), factors=(1, 0)), r"factors\[1\] must be"),
         (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), optimizer=-1), "optimizer must be"),
-        (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), kernel_launch=-1), "kernel_launch must be"),
-        (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), call_launch="a"), "call_launch must be"),
+        (lambda: simulate_step(LAYERS, hook(LAYERS), rate(1), kernel_launch="a"), "kernel_launch must be"),
         (lambda: bucketed(3), "buckets must be a Plan"),
         (lambda: tensors_of(3), "layers must be"),
         (lambda: layers_of((Tensor("a", 0),), 1), "of one element or more"),

@@ -5,11 +5,9 @@ import io
 import json
 import os
 import secrets
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.classroom import begin_course
     from dpbook.classroom.gradebook import read, words
     from dpbook.classroom.marks import find, grade, table
-    from dpbook.core import DpbookError, check_int, plural
+    from dpbook.core import DpbookError, check_int, handling_signals, plural
 
     begin_course(args.course)
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args, submissions)
     roster = read(args.roster) if args.roster else None
     given = words.read_points(args.words) if args.words else None
-    with _ending():
+    with handling_signals(lambda number, frame: sys.exit(128 + number)):  # what was begun is cleared away
         marks = grade(
             submissions, seed, jobs=jobs, on_progress=_progress if sys.stderr.isatty() else lambda done, of: None
         )
@@ -120,8 +118,6 @@ def _check_files(args: argparse.Namespace, submissions: "Sequence[Submission]") 
         raise DpbookError("--roster and --format need --csv FILE")
     if args.gradescope and len(submissions) != 1:
         raise DpbookError(f"--gradescope needs exactly one submission, got {len(submissions)}")
-    if args.html and find_spec("jinja2") is None:
-        raise DpbookError("--html needs jinja2: pip install 'dpbook[book]'")
 
 
 def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") -> None:
@@ -155,19 +151,6 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
             _say(f"wrote {plural(len(pages.write(marks, args.html)), 'page')} in {args.html}")
     except OSError as error:
         raise DpbookError(f"a report cannot be written: {error}") from None
-
-
-@contextmanager
-def _ending() -> Iterator[None]:
-    """SIGTERM and SIGHUP clear away what was begun, as Ctrl-C does."""
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in handled:
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _progress(graded: int, total: int) -> None:

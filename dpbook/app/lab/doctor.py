@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tomllib
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,7 @@ from typing import Any
 
 from dpbook import __version__
 from dpbook.app.lab import jupyter
-from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine
+from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine, run_probe
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,6 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class ChapterNeeds:
-    """A chapter, and what this machine lacks for it (empty if it can run)."""
-
-    chapter: str
-    title: str
-    hardware: str
-    minutes: int
-    lacks: str
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """The machine's state. ``memory`` and ``shared_memory`` in bytes, None where the system does not say."""
 
@@ -63,7 +51,7 @@ class Diagnosis:
     shared_memory: int | None
     packages: tuple[Package, ...]
     torch: Torch
-    chapters: tuple[ChapterNeeds, ...]
+    chapters: tuple[checkout.Chapter, ...]
     problems: tuple[str, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
 
@@ -74,7 +62,8 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """Return the diagnosis as JSON, for a program or a bug report."""
-        return json.dumps({"dpbook": __version__, "ok": self.ok, **asdict(self)}, indent=2)
+        chapters = [{"chapter": c.label, "title": c.title, "minutes": c.minutes} for c in self.chapters]
+        return json.dumps({"dpbook": __version__, "ok": self.ok, **asdict(self), "chapters": chapters}, indent=2)
 
     def __repr__(self) -> str:
         rows = [
@@ -90,10 +79,7 @@ class Diagnosis:
         lines = [f"{name:<13} {value}" for name, value in rows]
         if self.chapters:
             lines += ["", "Chapters"]
-            lines += [
-                f"  {c.chapter:3} {c.title:<36}{c.minutes:>4} min  {f'needs {c.lacks}' if c.lacks else 'runs here'}"
-                for c in self.chapters
-            ]
+            lines += [f"  {c.label:3} {c.title:<36}{c.minutes:>4} min  runs here" for c in self.chapters]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         lines += ["", *(f"MISSING: {problem}" for problem in self.problems)] if self.problems else ["", "Ready."]
         return "\n".join(lines)
@@ -113,7 +99,7 @@ def diagnose() -> Diagnosis:
     if torch.gloo and not any(p.name == "torch" and p.problem for p in packages):
         problems.append(f"gloo, which carries the chapters with real processes: {torch.gloo}")
     try:
-        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters())
+        chapters = tuple(checkout.chapters())
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
@@ -182,23 +168,12 @@ def _ask_torch() -> Torch | None:
 
 def _run_python(*arguments: str) -> tuple[str, str]:
     """Run Python in a child and return its output and, if it failed, the last line it wrote about that."""
-    try:
-        child = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_SECONDS,
-            env=jupyter.environment(os.environ),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    probe = run_probe([sys.executable, *arguments], PROBE_SECONDS, jupyter.environment(os.environ))
+    if probe.status is None:
         return "", f"no answer within {PROBE_SECONDS} s"
-    if child.returncode == 0:
-        return child.stdout, ""
-    if child.returncode < 0:
-        return "", f"crashes during import (signal {-child.returncode})"
-    return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
-
-
-def _needs(chapter: checkout.Chapter, torch: Torch) -> ChapterNeeds:
-    lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
-    return ChapterNeeds(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
+    if probe.status < 0:
+        return "", f"crashes during import (signal {-probe.status})"
+    return ("", probe.error) if probe.status else (probe.output, "")
 
 
 def _warnings(torch: Torch, shared: int | None) -> list[str]:

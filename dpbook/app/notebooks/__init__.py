@@ -1,1 +1,1 @@
-"""Validation of notebooks: which of them a change touches, the kernels that run them, the comparison of outputs."""
+"""Validation of notebooks: the kernels that run them, and the comparison of their outputs with the stored ones."""

@@ -87,12 +87,6 @@ def draw_films(root: Path) -> list[Path]:
     return written
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return a film as `film` made it."""
-    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return found
-
-
 def explorers(notebook: Path) -> dict[str, Explorer]:
     """Return the explorers that a stored notebook shows, by the ids of their cells.
 

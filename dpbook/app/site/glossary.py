@@ -20,7 +20,6 @@ EMPHASIS, EVERYDAY = frozenset(_WORDS["emphasis"]), frozenset(_WORDS["everyday"]
 DEFINITIONS: dict[str, str] = _WORDS["definitions"]
 """Definitions by term, in the singular."""
 READING = "**Further reading**"
-LABEL = re.compile(r"(\d\d[b-z]?)_")
 
 
 @dataclass(frozen=True)

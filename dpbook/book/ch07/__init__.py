@@ -95,7 +95,7 @@ class _Draw:
         for layer in reversed(layers):
             operations.append(Operation("backward", layer.backward, len(calls), 0.0))
             transfer = self._price(sum(tensor.nbytes for tensor in layer.tensors))
-            calls.append(CollectiveCall("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
+            calls.append(CollectiveCall("all-reduce", 0.0, transfer, len(operations) - 1))
         return Timeline(tuple(Engine(operations, calls, self.factors).run()))
 
 

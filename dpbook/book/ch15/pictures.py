@@ -1,9 +1,8 @@
 """Pictures of chapter 15: where a run's ranks first differ, and the table of all exhibits against all checks.
 
 The first difference is found state by state. All ranks must have the same weights, and step with the same gradient;
-their examples must differ. The table is recorded, since its runs take minutes. To record it anew:
-
-    python -c "from dpbook.book.ch15.pictures import record_matrix; record_matrix()"
+their examples must differ. The table is recorded, since its runs take minutes;
+``python -m tests.benchmarks.record_exhibits`` records it anew.
 """
 
 import json
@@ -11,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from dpbook.book.ch15.collection import exhibit, exhibits
-from dpbook.book.ch15.exhibit_runs import bad, verdicts
-from dpbook.core import DATA, InvalidArgument, palette, write_atomically
+from dpbook.book.ch15.collection import exhibit
+from dpbook.core import DATA, InvalidArgument, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Card, Mark, aside, rect, text
 from dpbook.runs.audit import RunJournals
@@ -130,15 +128,6 @@ WIDTH, TITLES, LINE, GAP = 720, 146, 20, 6
 CAUSE, CONSEQUENCE = "cause", "consequence"
 Matrix = Mapping[str, Mapping[str, str]]
 """For each exhibit, by check that fires or by tool that reports: "cause" or "consequence"."""
-
-
-def record_matrix() -> None:
-    """Run all exhibits, uncured, and store their table as the recording."""
-    matrix = {
-        name: {line.name: CONSEQUENCE if line.because else CAUSE for line in bad(lines)}
-        for name, lines in verdicts(exhibits()).items()
-    }
-    write_atomically(RECORDED, (json.dumps(matrix, indent=1) + "\n").encode())
 
 
 def recorded() -> Matrix:

@@ -153,19 +153,17 @@ def expect_at_most(par: float, got: float, unit: str, where: str = "") -> ParRes
     return reached
 
 
-def expect_schedule(
-    got: Any, world: int, before: Placement | None = None, after: Placement | None = None, where: str = ""
-) -> Schedule:
+def expect_schedule(got: Any, world: int, after: Placement | None = None, where: str = "") -> Schedule:
     """Return ``got``, a `Schedule` for ``world`` ranks that promises and keeps what is asked.
 
-    ``before`` and ``after`` have one holding per chunk, so give them for ``got.n_chunks``; the defaults are those of an
-    all-reduce. Contributions are counted, so this holds for every input.
+    ``after`` has one holding per chunk, so give it for ``got.n_chunks``; the default is that of an all-reduce. Before,
+    every rank has its own part. Contributions are counted, so this holds for every input.
     """
     where = where or f"world {world}"
     if not isinstance(got, Schedule):
         raise _other_form("a Schedule", got, where)
     expect(got.world == world, f"a schedule for {world} ranks", f"one for {got.world}", where)
-    before = (partial(world),) * got.n_chunks if before is None else before
+    before = (partial(world),) * got.n_chunks
     after = (complete_everywhere(world),) * got.n_chunks if after is None else after
     for name, promised, asked in (("before", got.before, before), ("after", got.after, after)):
         if promised != asked:

@@ -9,7 +9,7 @@ from dpbook.figures.card.plot import finish, in_style, new_figure
 from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text, text_width
 from dpbook.figures.card.viewer import Explorer, Knob, Viewer
 from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
-from dpbook.overlap import CAP, FIRST_CAP, MIB, CapSweep, Layer, Plan, Price, Timeline, simulate_step
+from dpbook.overlap import CAP, MIB, CapSweep, Layer, Plan, Price, Timeline, simulate_step
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 176, 24, 17
 """Pixels: width of the card, room beside the bars, height of a row and of a bar."""
@@ -104,13 +104,13 @@ def cap_sweep(sweep: CapSweep, title: str) -> Picture:
     return finish(figure, f"Step time over {tried} from {low} to {high}; the shortest, {least}, is at {cap}.")
 
 
-def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
-    """Step through one rank's timeline, from the end of one span to the end of the next, with meters.
+def play_step(timeline: Timeline) -> Viewer:
+    """Step through the timeline of rank 0, from the end of one span to the end of the next, with meters.
 
     The meters count computation, communication, and exposed communication so far. Raises `InvalidArgument`.
     """
-    check_timelines({"step": timeline}, rank)
-    step = from_zero(timeline, rank)
+    check_timelines({"step": timeline}, 0)
+    step = from_zero(timeline, 0)
     moments = [0.0, *sorted({span.end for span in step.spans if span.duration > 0} | {step.end})]
 
     def draw(after: int) -> Picture:
@@ -118,26 +118,24 @@ def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
         ended = ", ".join(span.name for span in step.spans if span.end == now and span.duration)
         title = f"{milliseconds(now)} of {milliseconds(step.end)}: {f'{ended} ended' if ended else 'the step begins'}"
         if after == len(moments) - 1:
-            exposed = milliseconds(step.exposed(rank))
+            exposed = milliseconds(step.exposed())
             title = f"The step took {milliseconds(step.end)}; {exposed} of communication were exposed"
-        return draw_until({"step": step}, title, now, meters=_meters(until(step, now), step, rank))
+        return draw_until({"step": step}, title, now, meters=_meters(until(step, now), step))
 
     return Viewer(draw, len(moments) - 1, "event")
 
 
-def explore_buckets(
-    layers: Sequence[Layer], price: Price, caps: Sequence[int] = CAPS_MIB, first: int | None = FIRST_CAP
-) -> Explorer:
+def explore_buckets(layers: Sequence[Layer], price: Price) -> Explorer:
     """Vary the bucket cap, in MiB, and see the buckets, the step, and its place among the steps of all caps.
 
-    ``price`` maps bytes to the seconds of a collective; ``first`` is the cap of the first bucket, as in `overlap.plan`.
-    All positions have the same axes, as long as the largest bucket and the longest step.
+    ``price`` maps bytes to the seconds of a collective. All positions have the same axes, as long as the largest bucket
+    and the longest step.
     """
     tensors = overlap.tensors_of(layers)
-    values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
+    values = {f"{cap:g} MiB": round(cap * MIB) for cap in CAPS_MIB}
     names = {cap: name for name, cap in values.items()}
-    knob = Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)
-    plans = {cap: overlap.plan(tensors, cap, first) for cap in values.values()}
+    knob = Knob("cap", "bucket cap", values, "25 MiB")
+    plans = {cap: overlap.plan(tensors, cap) for cap in values.values()}
     steps = {cap: simulate_step(layers, buckets, price) for cap, buckets in plans.items()}
     curve = {name: steps[cap].duration for name, cap in values.items()}
     ends = min(curve.values()), max(curve.values())
@@ -156,12 +154,12 @@ def explore_buckets(
     return Explorer(draw, [knob])
 
 
-def _meters(so_far: Timeline, whole: Timeline, rank: int) -> str:
+def _meters(so_far: Timeline, whole: Timeline) -> str:
     def ran(kind: str) -> str:
-        now = so_far.busy(kind, rank) if so_far.spans else 0.0  # type: ignore[arg-type]
-        return f"{milliseconds(now)} of {milliseconds(whole.busy(kind, rank))}"  # type: ignore[arg-type]
+        now = so_far.busy(kind) if so_far.spans else 0.0  # type: ignore[arg-type]
+        return f"{milliseconds(now)} of {milliseconds(whole.busy(kind))}"  # type: ignore[arg-type]
 
-    exposed = milliseconds(so_far.exposed(rank) if so_far.spans else 0.0)
+    exposed = milliseconds(so_far.exposed() if so_far.spans else 0.0)
     return f"computed {ran('computation')} · communicated {ran('communication')} · exposed so far {exposed}"
 
 

@@ -28,14 +28,12 @@ MEMORY_HEIGHT, MEMORY_TOP, MEMORY_FOOT = 120, 22, 20
 MOST_STEPS = 4
 CONTENT_FILLS: dict[Content, str] = {
     "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.tint(palette.PARTIAL, 0.7),
-    "gradients": palette.GRADIENT, "reduced": palette.COMPLETE, "buffers": palette.PARTIAL_EDGE,
-    "activations": palette.ACTIVATION,
+    "gradients": palette.GRADIENT, "reduced": palette.COMPLETE, "activations": palette.ACTIVATION,
 }  # fmt: skip
 """Greys, yellows, greens and lilac: in the lanes above, blue is computation and orange is communication."""
 CONTENT_WORDS: dict[Content, str] = {
     "optimizer": "optimizer state", "weights": "weights", "gathered": "gathered weights",
-    "gradients": "whole gradients", "reduced": "own gradients",
-    "buffers": "buffers of collectives", "activations": "activations",
+    "gradients": "whole gradients", "reduced": "own gradients", "activations": "activations",
 }  # fmt: skip
 """Words of the legend, in the order in which the contents are stacked."""
 
@@ -198,14 +196,14 @@ MOMENT_SECONDS = 0.25
 """Seconds for each picture."""
 
 
-def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
+def play_race(timelines: Mapping[str, Timeline]) -> Viewer:
     """Play 2 to 8 timelines, by name, on one clock, each with its meters; the last picture names the winner.
 
     The meters show the elapsed part of the step, the share of that time with computation (utilisation), and the share
     of the communication so far that computation has hidden. Raises `InvalidArgument`.
     """
-    check_timelines(timelines, rank)
-    runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
+    check_timelines(timelines, 0)
+    runners = {name: from_zero(timeline, 0) for name, timeline in timelines.items()}
     longest = max(timeline.end for timeline in runners.values())
 
     def draw(after: int) -> Picture:

@@ -117,7 +117,7 @@ def _reason(
     lines = [why_it_failed(folder, len(spec.ranks), seconds, status, stderr, logs, hung=hung)]
     if hung:
         lines.append(f"no rank made progress for {hang_timeout:g} s, so the launch was stopped (--hang-timeout)")
-    if not spec.check_calls and re.search("gloo received|different calls", lines[0]):
+    if not spec.check_calls and re.search("gloo received|waited in different collectives", lines[0]):
         lines.append("--check-calls shows which rank makes which call")
     if spec.nnodes > 1:
         lines.append("This is what this node saw; the first rank to fail may be on another node.")

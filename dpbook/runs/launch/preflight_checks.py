@@ -1,24 +1,19 @@
 """Checks before a launch. They load no torch; those of the machine are quick, messages between GPUs take seconds."""
 
-import contextlib
 import importlib.util
 import os
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from dpbook.core import PACKAGE, machine, plural
+from dpbook.core import PACKAGE, machine, plural, run_probe
 
 SMALL_SHARED_MEMORY = 64 * 2**20
 """Bytes; a container has so few by default."""
 PEER_PROBE = (sys.executable, "-m", "dpbook.runs.launch.torch_probe", "peers")
 PEER_SECONDS = 90.0
 """Seconds for the messages of all pairs of GPUs, with torch's start and one context per GPU."""
-KILL_SECONDS = 5.0
-"""Seconds in which a killed process ends; one that hangs in the driver may never end."""
 PEER_REMEDY = (
     "direct copies between GPUs fail behind ACS or an IOMMU. Have these switched off, or set NCCL_P2P_DISABLE=1, which "
     "sends through the host's memory and is slower (docs/server.md)"
@@ -109,39 +104,18 @@ def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECO
     """
     if os.environ.get("NCCL_P2P_DISABLE", "0") != "0":
         return []
-    completed, output, error = _run(command or PEER_PROBE, seconds)
-    lines = [line.split() for line in output.splitlines()]
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    probe = run_probe(command or PEER_PROBE, seconds, os.environ | {"PYTHONPATH": path})
+    lines = [line.split() for line in probe.output.splitlines()]
     problem = warning = ""
     if wrong := ", ".join(f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]):
         problem = f"messages between GPUs {wrong} arrive with different bits: {PEER_REMEDY}"
-    elif not completed and lines and len(lines[-1]) == 2:
+    elif probe.status is None and lines and len(lines[-1]) == 2:
         problem = f"a message between GPUs {'–'.join(lines[-1])} has not arrived within {seconds:g} s: {PEER_REMEDY}"
-    elif not completed:
+    elif probe.status is None:
         warning = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
-    elif error:
-        warning = f"messages between the GPUs could not be tested: {error}"
+    elif probe.error:
+        warning = f"messages between the GPUs could not be tested: {probe.error}"
     if problem:
         return [PreflightFinding("problem", problem)]
     return [PreflightFinding("warning", warning)] if warning else []
-
-
-def _run(command: Sequence[str], seconds: float) -> tuple[bool, str, str]:
-    """Return whether the command ended in time, its output, and if it failed the last line of its stderr."""
-    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
-    # Files, not pipes: a process that cannot be killed would keep a pipe open, and reading it would not end.
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        child = subprocess.Popen(command, stdout=out, stderr=err, env=os.environ | {"PYTHONPATH": path})
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(KILL_SECONDS)
-            return False, _text(out), ""
-        error = _text(err).strip().rpartition("\n")[2] or f"exit status {child.returncode}"
-        return True, _text(out), error if child.returncode else ""
-
-
-def _text(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()

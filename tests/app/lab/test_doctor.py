@@ -35,6 +35,9 @@ def test_the_json_says_what_the_table_says(diagnosis):
     assert stored["ok"] is diagnosis.ok
     for package in stored["packages"]:
         assert package["version"] in repr(diagnosis)
+    for chapter in stored["chapters"]:
+        assert f"{chapter['chapter']:3} {chapter['title']}" in repr(diagnosis)
+        assert f"{chapter['minutes']} min" in repr(diagnosis)
 
 
 def test_a_missing_package_is_named():
@@ -66,15 +69,6 @@ def test_a_module_that_crashes_the_interpreter_is_reported():
 def test_a_module_that_never_answers_is_reported(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.5)
     assert "no answer" in doctor._run_python("-c", "import time; time.sleep(60)")[1]
-
-
-@pytest.mark.parametrize(
-    ("hardware", "gpus", "lacks"),
-    [("cpu", (), ""), ("gpu", (), "a GPU"), ("gpu", (Gpu("H", 1),), ""), ("cpu", (Gpu("H", 1),), "")],
-)
-def test_a_chapter_lacks_a_gpu_only_if_it_needs_one(tmp_path, hardware, gpus, lacks):
-    chapter = checkout.Chapter("03", "T", hardware, 30, tmp_path)
-    assert doctor._needs(chapter, Torch(gpus=gpus)).lacks == lacks
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dpbook.ranks.failure_files import (
     TIMEOUT_FILE,
     cause_of_failure,
 )
+from dpbook.runs.launch import Launch, launcher
 from dpbook.runs.postmortem.rules import why_it_failed
 
 DUMP = 'Timeout (0:00:02)!\nThread 0x01 (most recent call first):\n  File "cells/ipykernel_7/1.py", line 3 in hangs\n'
@@ -262,6 +263,11 @@ def test_ranks_that_waited_in_different_calls_are_named_with_their_calls(tmp_pat
         f"the ranks waited in different collectives: ranks 0, 2 were {WAITED}; "
         "rank 1 was in all_reduce, train.py:8 in main"
     )
+    advice = "--check-calls shows which rank makes which call"
+    for check_calls in (0, 60):
+        launch = Launch(("-m", "train"), 3, check_calls=check_calls)
+        reason = launcher._reason(launch, tmp_path, 9.0, 1, "", tmp_path, hang_timeout=None)
+        assert (advice in reason) == (check_calls == 0)
 
 
 PREAMBLE = "[enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data"
