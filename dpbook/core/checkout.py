@@ -45,9 +45,6 @@ class Chapter:
         """Whether the chapter stands beside another one and may be left out; it has no exercise."""
         return len(self.label) > 2
 
-    def __str__(self) -> str:
-        return f"{self.label:3} {self.title}  ({self.minutes} min)"
-
 
 def is_checkout() -> bool:
     """Whether the package lies in the repository; otherwise it was installed from a wheel."""

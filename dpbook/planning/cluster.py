@@ -74,8 +74,7 @@ ACCELERATORS: dict[str, Accelerator] = {
     )
 }
 """Accelerators by name. Of GB200 and GB300, 72 share one NVLink domain: ``per_node=72``. The H800's NVLink has 400 GB/s
-for both directions: Zhao et al., "Insights into DeepSeek-V3", 2025. An MI300X has a link of 64 GB/s to each of seven
-others; rings that run at once use all of them."""
+for both directions: Zhao et al., "Insights into DeepSeek-V3", 2025. An MI300X has seven links of 64 GB/s."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ class Run:
         return f"Run({length}, {loss}, drift {self.drift:.3g}, gap {self.gap:.1g})"
 
 
-Reporter: TypeAlias = Callable[[int, float], None]
 METERS = ("loss", "drift", "gap")
 """Names of the measurements of every step; a gap costs as much as the step."""
 UpdateShards: TypeAlias = tuple[Sequence[Sequence[Shard]], int]
@@ -89,7 +88,6 @@ def train(
     start: Array | None = None,
     seed: int = 0,
     meters: Collection[str] = METERS,
-    report: Reporter | None = None,
 ) -> Run:
     """Train ``world`` replicas of ``model``; a world of 1 is ordinary training on one process.
 
@@ -111,10 +109,9 @@ def train(
         seed: seed of the initial parameters, which every replica draws for itself, and of the shuffling.
         meters: measurements of every step: some of "loss", "drift", "gap". Others cost nothing and are NaN in the
             run.
-        report: function that is called after each step with its number, from 1, and the loss of its batch.
     """
     check_int("steps", steps, 1)
-    settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters, report)
+    settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters)
     x, y = _pair(data)
     batches = islice(_batches(len(x), global_batch, seed), steps)
     updates = (([shard(x[batch], y[batch], world, sizes)], 1) for batch in batches)
@@ -136,7 +133,6 @@ def train_on(
     start: Array | None = None,
     seed: int = 0,
     meters: Collection[str] = METERS,
-    report: Reporter | None = None,
 ) -> Run:
     """Train one replica per rank of ``fed``, through all of its epochs; a step of the run is one update.
 
@@ -150,7 +146,7 @@ def train_on(
 
     Raises `Deadlock` if an epoch has different numbers of batches for different ranks.
     """
-    settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters, report)
+    settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters)
     x, y = _pair(data)
     check_type("fed", fed, Feed, "a Feed")
     if not len(x) == len(y) == fed.examples:
@@ -176,7 +172,6 @@ class _Settings:
     start: Array | None
     seed: int
     meters: Collection[str]
-    report: Reporter | None
 
     def __post_init__(self) -> None:
         check_int("seed", self.seed, 0)
@@ -219,8 +214,6 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[UpdateShard
         sent.append(group.sent)
         rounds.append(group.rounds)
         drifts.append(drift(params).largest if "drift" in meters else math.nan)
-        if settings.report:
-            settings.report(step + 1, losses[-1])
     if not losses:
         raise InvalidArgument("accumulation", "a run without updates", "at most the micro-batches of an epoch")
     final_loss = model.loss(params[0], *data)

@@ -79,8 +79,6 @@ test_bad_input_is_named = refuses(
     (lambda: draw_overview("ring"), "schedule"),
     (lambda: draw_overview(ring(17)), "world of ring"),
     (lambda: draw_overview(Schedule(2, 1, [Round.of(0, 1, 0, True)] * 33)), "number of rounds"),
-    (lambda: draw_overview(ring(4), size=0), "size"),
-    (lambda: draw_overview(ring(4), itemsize=0), "itemsize"),
     (lambda: draw_traffic([], 10), "schedules"),
     (lambda: draw_traffic(7, 10), "schedules"),
     (lambda: draw_traffic([ring(4), tree(5)], 10), "world of tree"),

@@ -78,7 +78,7 @@ def test_drawing_schedules_loads_nothing_heavy(use):
     assert child.stdout.split() == []
 
 
-PACE = 2.0
+PACE = 1.6
 
 
 def when(group):
@@ -98,10 +98,10 @@ def when(group):
 
 @pytest.mark.parametrize("schedule", [ring(4), tree(5), DOUBLE], ids=["ring", "tree", "fault"])
 def test_at_every_moment_one_state_is_seen_and_each_at_its_time(schedule):
-    film = animate(schedule, seconds=PACE)
+    film = animate(schedule)
     states = [(*when(group), group) for kind in ("way", "frame") for group in frames(film, kind)]
     for place in range(len(schedule.rounds) + 1):
-        for moment in (0.1, 1.0, 1.9):
+        for moment in (0.1, 0.8, 1.5):
             seen = [group for begin, end, group in states if begin <= place * PACE + moment < end]
             assert len(seen) == 1
         assert texts(seen[0]) == texts(parse(draw_schedule(schedule, place)))
@@ -149,12 +149,6 @@ def test_a_film_of_one_frame_stands_still():
 def test_the_picture_of_the_readme_is_what_is_drawn_now():
     shown = Path(checkout.root(), "docs", "viewer.svg").read_text(encoding="utf-8")
     assert shown == animate(ring(4)).svg + "\n", "figures.animate(ring(4)).save('docs/viewer.svg') draws it anew"
-
-
-@each("seconds", [0, -1, 1e9, "2", float("nan"), True])
-def test_an_impossible_pace_is_refused(seconds):
-    with pytest.raises(InvalidArgument, match=r"^seconds "):
-        animate(ring(2), seconds=seconds)
 
 
 def draw(a, b):

@@ -101,12 +101,9 @@ class Constant:
 @pytest.mark.parametrize(("leftover", "odd"), [("carry", [(14, 1.875)]), ("drop", []), ("step", [])])
 def test_the_leftover_seven(leftover, odd):
     data = (np.zeros((237, 1)), np.zeros(237))
-    moved = []
     fed = feed_of(237, 2, 1, epochs=2)
-    run = train_on(
-        Constant(), data, fed, accumulation=8, leftover=leftover, lr=1.0, report=lambda step, loss: moved.append(loss)
-    )
-    changes = -np.diff([*moved, run.params[0, 0]])
+    run = train_on(Constant(), data, fed, accumulation=8, leftover=leftover, lr=1.0)
+    changes = -np.diff([*run.losses, run.params[0, 0]])
     assert [(step, change) for step, change in enumerate(changes) if change != pytest.approx(1)] == odd
     assert len(changes) == (30 if leftover == "step" else 28)
     assert [step for step, gap in enumerate(run.gaps) if gap > 1e-12] == [step for step, _ in odd]
@@ -119,9 +116,8 @@ def test_unequal_numbers_of_steps_deadlock():
 
 def test_a_learning_rate_can_depend_on_the_step():
     data = (np.zeros((4, 1)), np.zeros(4))
-    seen = []
-    run = train(Constant(), data, 2, steps=20, lr=warm_up(1.0, 20, 0.5), report=lambda step, loss: seen.append(loss))
-    changes = -np.diff([*seen, run.params[0, 0]])
+    run = train(Constant(), data, 2, steps=20, lr=warm_up(1.0, 20, 0.5))
+    changes = -np.diff([*run.losses, run.params[0, 0]])
     assert changes == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9] + [1.0] * 11)
 
 

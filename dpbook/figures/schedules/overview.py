@@ -47,20 +47,16 @@ class _Panel:
         return f"{rounds}, {messages}; busiest rank: {busiest} sent or received, {self.load} of {whole}"
 
 
-def draw_overview(
-    *schedules: Schedule, size: int | None = None, itemsize: int = 4, title: str | None = None
-) -> Picture:
+def draw_overview(*schedules: Schedule, title: str | None = None) -> Picture:
     """Draw all rounds of one or more schedules, one below the other, on one scale of rounds.
 
     A rank's circle shows the worst of its chunks after the round: it is complete if all of them are. Below each name
-    are rounds, messages and bytes for buffers of ``size`` elements (default: a million, or the only size that fits)
-    of ``itemsize`` bytes. ``title`` should state the finding; by default it names the fewest rounds and the least
-    traffic. Raises `InvalidArgument` for more than 16 ranks or 32 rounds.
+    are rounds, messages, and bytes for buffers of a million float32 elements, or the only size that fits. ``title``
+    should state the finding. Raises `InvalidArgument` for more than 16 ranks or 32 rounds.
     """
     if not schedules:
         raise InvalidArgument("schedules", schedules, "at least one schedule")
-    check_int("itemsize", itemsize, 1)
-    panels = [_panel(schedule, size, itemsize) for schedule in schedules]
+    panels = [_panel(schedule) for schedule in schedules]
     most_rounds = max(1, *(panel.traffic.rounds for panel in panels))
     step = min(96.0, max(26.0, 640 / most_rounds))
     width = max(640.0, LEFT + most_rounds * step + MARGIN + RADIUS)
@@ -80,13 +76,12 @@ def draw_overview(
     return card.picture(card.y + 8, " ".join(alt), " ".join(rounds))
 
 
-def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:
+def _panel(schedule: Schedule) -> _Panel:
     check_schedule(schedule)
     check_int(f"world of {schedule.name}", schedule.world, 1, MAX_RANKS)
     check_int(f"number of rounds of {schedule.name}", len(schedule.rounds), 0, MAX_ROUNDS)
-    default = 1_000_000 if schedule.bounds.size is None else schedule.bounds.size
-    size = check_int("size", default if size is None else size, 1)
-    return _Panel(schedule, replay(schedule), count(schedule, size, itemsize), size * itemsize)
+    size = 1_000_000 if schedule.bounds.size is None else schedule.bounds.size
+    return _Panel(schedule, replay(schedule), count(schedule, size, 4), size * 4)
 
 
 def _finding(panels: Sequence[_Panel]) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from dpbook.collectives import Message, Schedule
-from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette
+from dpbook.core import bytes_in_words, check_int, palette
 from dpbook.figures.card.picture import Mark, Picture, heading, legend
 from dpbook.figures.card.svg import (
     MARGIN,
@@ -337,14 +337,12 @@ def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) ->
     return _viewer(replay(schedule, buffers, size), PACE)
 
 
-def animate(schedule: Schedule, buffers: Any = None, *, size: int | None = None, seconds: float = 1.6) -> Film:
-    """Draw all rounds of ``schedule`` as one picture that moves and repeats for ever, ``seconds`` per round.
+def animate(schedule: Schedule, buffers: Any = None, *, size: int | None = None) -> Film:
+    """Draw all rounds of ``schedule`` as one picture that moves and repeats for ever, 1.6 s per round.
 
     Arguments and errors are those of `draw_schedule`.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.1 <= seconds <= 60:
-        raise InvalidArgument("seconds", seconds, "a number from 0.1 to 60")
-    return _viewer(replay(schedule, buffers, size), float(seconds)).film
+    return _viewer(replay(schedule, buffers, size), 1.6).film
 
 
 def _viewer(states: list[State], pace: float) -> Viewer:
