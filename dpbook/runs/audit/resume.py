@@ -94,7 +94,7 @@ def _optimizer(both: ResumedRun) -> CheckResult | None:
                 return CheckResult("FAIL", message, rank, None, 1, update.steps[rank]["place"])
             differs = first_difference([there, here], list(there))
             if differs:
-                message = f"{plural(differs[2], 'tensor')} of the optimizer's {len(there)} differ"
+                message = f"{differs[2]} of the optimizer's {plural(len(there), 'tensor')} differ"
                 return CheckResult("FAIL", message, rank, differs[0], 1, update.steps[rank]["place"])
     return passed("bit for bit, on every rank")
 

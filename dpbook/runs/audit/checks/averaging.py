@@ -27,7 +27,7 @@ def start(run: RunJournals) -> CheckResult | None:
             if about["wrappers"] and tensor not in about["unwrapped"]:
                 reason = f"{about['wrappers'][0]} made them equal, unless it has init_sync=False: does the script "
                 reason += "change them before it steps?"
-            message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: {reason}"
+            message = f"before the first update, {number} of {plural(len(names), 'tensor')} differ: {reason}"
             return CheckResult("FAIL", message, rank, tensor, 0)
     return (_unlike_frozen(run) or passed(f"{plural(compared, 'tensor')}, bit for bit")) if compared else None
 
@@ -38,7 +38,7 @@ def _unlike_frozen(run: RunJournals) -> CheckResult | None:
         frozen = [forward.get("frozen") or {} for forward in forwards]
         if differs := first_difference(frozen, list(frozen[0])):
             tensor, rank, number = differs
-            message = f"{plural(number, 'tensor')} of {len(frozen[0])} that are not trained differ"
+            message = f"{number} of {plural(len(frozen[0]), 'tensor')} that are not trained differ"
             return CheckResult("WARN", message, rank, tensor, 0, forwards[rank]["place"])
     return None
 
@@ -148,7 +148,7 @@ def replicas(run: RunJournals) -> CheckResult | None:
         compared += bool(names)
         if differs:
             tensor, rank, number = differs
-            message = f"after update {update.number} {plural(number, 'tensor')} of {len(names)} differ"
+            message = f"after update {update.number}, {number} of {plural(len(names), 'tensor')} differ"
             return CheckResult("FAIL", message, rank, tensor, update.number, update.steps[rank]["place"])
     if again := [update.number for pairs in run.rejoined.values() for update, _ in pairs]:
         return passed(f"made equal again by the script after update {listed(again, 5)}, bit for bit")
