@@ -3,25 +3,25 @@
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
+from types import NoneType
 from typing import Any
 
 from dpbook.core import DpbookError
 from dpbook.planning import ACCELERATORS, utilisation
 from dpbook.runs.trainer import ALONE, metrics
 
-ABOUT = (
-    "options", "world", "parameters", "trained", "payload_bytes", "tokens_per_step", "flops_per_token", "cores",
-    "backend", "device", "torch", "python", "date",
-)  # fmt: skip
-OPTIONS = ("name", "model", "strategy", "precision")
-PREDICTED = ("seconds", "exposed", "communication", "alpha", "beta", "calls")
-LINE = ("step", "loss", "seconds", "memory")
-"""Fields that a report needs: of the description, of its options, of the prediction, and of a line of metrics."""
+NUMBER = (int, float)
+ABOUT = {
+    "options": dict, "world": int, "parameters": int, "trained": int, "payload_bytes": NUMBER, "tokens_per_step": int,
+    "flops_per_token": (int, float, NoneType), "cores": int, "backend": str, "device": str, "torch": str, "python": str,
+    "date": str,
+}  # fmt: skip
+PREDICTED = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta", "calls"), NUMBER)
+"""Fields, with their types, that a report needs from the description of a run and from its prediction."""
 WARMUP_STEPS = 5
 """First steps, which do not count: they allocate memory and settle the buckets."""
 MAY_DIFFER = {"name", "out", "all_reduce", "steps", "lr", "warmup", "clip", "seed", "save_every", "predict", "profile"}
@@ -117,29 +117,29 @@ def peak_flops(device: str) -> float | None:
 
 def summarise(folder: Path) -> Summary:
     """Read a run's folder. Raises `DpbookError` if it has no run, a damaged file, or no step."""
-    path = folder / metrics.DESCRIPTION
-    if not path.is_file():
+    if not (folder / metrics.DESCRIPTION).is_file():
         raise DpbookError(f"{folder} is not the folder of a run: it has no {metrics.DESCRIPTION}")
-    prediction = None
-    try:
-        about = _with_fields(json.loads(path.read_text(encoding="utf-8")), ABOUT)
-        _with_fields(about["options"], OPTIONS)
-        path = folder / metrics.FILE
-        lines = [_with_fields(line, LINE) for line in metrics.read(folder)]
-        path = folder / metrics.PREDICTION
-        if path.exists():
-            prediction = _with_fields(json.loads(path.read_text(encoding="utf-8")), PREDICTED)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise DpbookError(f"{path} is damaged, or not from a run of our training program: {reason}") from None
+    about = _object(folder / metrics.DESCRIPTION, ABOUT)
+    if missing := ", ".join(sorted({"name", "model", "strategy", "precision"} - {*about["options"]})):
+        raise DpbookError(f"{folder / metrics.DESCRIPTION} is not the description of a run: no options {missing}")
+    lines = metrics.read(folder)
     if not lines:
         raise DpbookError(f"{folder} contains no finished step yet")
-    return Summary(about, lines, prediction)
+    if any(not isinstance(line.get(name), NUMBER) for line in lines for name in ("step", "loss", "seconds", "memory")):
+        raise DpbookError(f"{folder / metrics.FILE} is damaged: a line has no metrics of a step")
+    path = folder / metrics.PREDICTION
+    return Summary(about, lines, _object(path, PREDICTED) if path.exists() else None)
 
 
-def _with_fields(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return ``values``. Raises `KeyError` if a field is missing, `TypeError` for anything but a JSON object."""
-    itemgetter(*names)(values)
+def _object(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a JSON object whose values have these ``kinds``. Raises `DpbookError`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DpbookError(f"{path} cannot be read: {error}") from None
+    values = content if isinstance(content, dict) else {}
+    if wrong := ", ".join(name for name, kind in kinds.items() if not isinstance(values.get(name), kind)):
+        raise DpbookError(f"{path} is not the file of a run: no {wrong}, or of another type")
     return values
 
 
