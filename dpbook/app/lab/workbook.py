@@ -7,7 +7,7 @@ last written there, so that a later copy can tell a file the reader has changed 
   cells say: running and saving it changes nothing, and an update brings the published outputs;
 - what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update: a
   notebook whose question is gone from the new version, with a prediction made under it, counts as changed;
-- a changed file stays, and imports in it that no longer work are named with their new places. If the published one has
+- a changed file stays, and imports in it that no longer work are named with what to write. If the published one has
   changed since, the new version is laid beside it as ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has
   worked in that one too), once per version, with the reader's answers carried over by the ids of their cells.
 
@@ -15,6 +15,7 @@ Nothing that a reader has written is ever overwritten or removed. The metadata o
 version of the book it is from.
 """
 
+import ast
 import hashlib
 import itertools
 import json
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpbook import __version__
 from dpbook.core import DpbookError, write_atomically
@@ -133,36 +134,74 @@ def hashed(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-MOVED = {
+MODULES = {
     "dpbook.audit": "dpbook.runs.audit",
     "dpbook.forecast": "dpbook.runs.forecast",
     "dpbook.grading": "dpbook.classroom",
     "dpbook.program": "dpbook.runs.trainer",
     "dpbook.standin": "dpbook.book.sim",
-    "dpbook.app.diagnose": "dpbook.app.lab.diagnose",
-    "dpbook.app.run_summary": "dpbook.runs.report.run_summary",
-    "dpbook.ranks.check_peers": "dpbook.runs.launch.check_peers",
-    "dpbook.ranks.Launch": "dpbook.runs.launch.Launch",
-    "dpbook.ranks.launch": "dpbook.runs.launch.launch",
-    "dpbook.ranks.preflight": "dpbook.runs.launch.preflight",
-    "dpbook.ranks.read_dumps": "dpbook.runs.postmortem.read_dumps",
 }
-"""Packages that have another name, and names that are in another package, by their place before version 1.0."""
-IMPORT = re.compile(r"^\s*from\s+(dpbook[\w.]*)\s+import\s+(\([^)]*\)|[^#\n]+)", re.MULTILINE)
-NAME_WITH_ALIAS = re.compile(r"(\w+)(?:\s+as\s+\w+)?")
+"""Packages that have another name, by the earlier one."""
+NAMES = {
+    ("dpbook.app", "diagnose"): "dpbook.app.lab",
+    ("dpbook.app", "run_summary"): "dpbook.runs.report",
+    ("dpbook.ranks", "check_peers"): "dpbook.runs.launch",
+    ("dpbook.ranks", "Launch"): "dpbook.runs.launch",
+    ("dpbook.ranks", "launch"): "dpbook.runs.launch",
+    ("dpbook.ranks", "preflight"): "dpbook.runs.launch",
+    ("dpbook.ranks", "read_dumps"): "dpbook.runs.postmortem",
+}
+"""Packages in which single names are now, by the earlier package and the name."""
 
 
-def moved_imports(content: bytes) -> list[str]:
-    """Return a sentence on each import of a notebook from an earlier place; none for a file that is no notebook."""
+class Renamed(NamedTuple):
+    """An import of an earlier version, and the statements that take its place."""
+
+    earlier: str
+    now: str
+
+
+def renamed_imports(content: bytes) -> list[Renamed]:
+    """Return the imports of a notebook that name an earlier place; none for a file that is no notebook."""
     try:
         cells = json.loads(content)["cells"]
-        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except NO_NOTEBOOK:
         return []
-    imported: list[str] = []
-    for package, names in IMPORT.findall(code):
-        imported += [package, *(f"{package}.{name}" for name in NAME_WITH_ALIAS.findall(names))]
-    return [f"{place} is {MOVED[place]} now" for place in dict.fromkeys(imported) if place in MOVED]
+    found = [renamed for source in sources for renamed in _in_cell(source)]
+    return list(dict.fromkeys(found))
+
+
+def _in_cell(source: str) -> Iterator[Renamed]:
+    lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()]
+    try:
+        statements = ast.walk(ast.parse("\n".join(lines)))
+    except SyntaxError:  # half-written
+        return
+    for statement in statements:
+        if isinstance(statement, ast.ImportFrom) and statement.level == 0:
+            now = _rewritten(statement.module or "", statement.names)
+            if now != [ast.unparse(statement)]:
+                yield Renamed(ast.unparse(statement), "; ".join(now))
+
+
+def _rewritten(module: str, names: list[ast.alias]) -> list[str]:
+    """Return the statements that import ``names`` from where they are now, under the names that the notebook uses."""
+    by_module: dict[str, list[ast.alias]] = {}
+    for alias in names:
+        target, name = _place(module, alias.name)
+        bound = alias.asname or alias.name
+        by_module.setdefault(target, []).append(ast.alias(name, None if bound == name else bound))
+    return [ast.unparse(ast.ImportFrom(target, aliases, 0)) for target, aliases in by_module.items()]
+
+
+def _place(module: str, name: str) -> tuple[str, str]:
+    """Return the package in which a name is now, and its name there."""
+    renamed = MODULES.get(f"{module}.{name}")
+    if renamed:
+        package, _, last = renamed.rpartition(".")
+        return package, last
+    return NAMES.get((module, name)) or MODULES.get(module, module), name
 
 
 MANIFEST = ".manifest.json"
@@ -183,7 +222,7 @@ class CopyReport:
     changed: list[str] = field(default_factory=list)
     beside: list[tuple[str, str]] = field(default_factory=list)
     current: list[str] = field(default_factory=list)
-    imports: list[tuple[str, str]] = field(default_factory=list)
+    imports: list[tuple[str, Renamed]] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [
@@ -197,7 +236,7 @@ class CopyReport:
             if names
         ]
         lines += [f"  {name} was changed by you and has a new version: see {beside}" for name, beside in self.beside]
-        lines += [f"  {name}: change an import: {moved}" for name, moved in self.imports]
+        lines += [f"  {name}: change `{one.earlier}` to `{one.now}`" for name, one in self.imports]
         if self.current:
             lines.append(f"  {len(self.current)} as published")
         return "\n".join(lines)
@@ -279,7 +318,7 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
             _put(beside, answered, workbook, manifest)
             report.beside.append((name, beside))
     if target.exists() and name in (*report.changed, *(own for own, _ in report.beside)):
-        report.imports += [(name, moved) for moved in moved_imports(target.read_bytes())]
+        report.imports += [(name, renamed) for renamed in renamed_imports(target.read_bytes())]
     manifest.offered[name] = version
 
 
