@@ -134,9 +134,8 @@ LAUNCH_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 @contextmanager
 def handling_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Call ``handler`` for each of `LAUNCH_SIGNALS`, except for a SIGHUP that is ignored, as under nohup."""
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    numbers = [number for number in LAUNCH_SIGNALS if number != signal.SIGHUP or not ignored]
+    """Call ``handler`` for each of `LAUNCH_SIGNALS` that is not ignored, as SIGHUP is under nohup."""
+    numbers = [number for number in LAUNCH_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -150,7 +149,7 @@ KILL_SECONDS = 5.0
 
 
 class ProbeResult(NamedTuple):
-    """Exit status of a command, None if its time was up; what it printed; its last line of stderr if it failed."""
+    """Exit ``status`` of a command, None if its time was up; its ``output``; the last line of stderr if it failed."""
 
     status: int | None
     output: str

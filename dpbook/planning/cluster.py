@@ -70,11 +70,12 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator("GB200", 2500e12, 186e9, LINKS["NVLink 5"], "NVIDIA GB200 NVL72 data sheet, 2024: a 72nd of it"),
         Accelerator("B300", 2250e12, 288e9, LINKS["NVLink 5"], "NVIDIA HGX B300 data sheet, 2025: an eighth of it"),
         Accelerator("GB300", 2500e12, 278e9, LINKS["NVLink 5"], "NVIDIA GB300 NVL72 data sheet, 2025: a 72nd of it"),
-        Accelerator("MI300X", 1307e12, 192e9, Link.gigabytes(448, 3e-6, "Infinity Fabric"), "AMD data sheet, 2023"),
+        Accelerator("MI300X", 1307e12, 192e9, Link.gigabytes(448, 3e-6, "Infinity Fabric"), "AMD MI300X data sheet"),
     )
 }
 """Accelerators by name. Of GB200 and GB300, 72 share one NVLink domain: ``per_node=72``. The H800's NVLink has 400 GB/s
-for both directions: Zhao et al., "Insights into DeepSeek-V3", 2025. An MI300X has seven links of 64 GB/s."""
+for both directions: Zhao et al., "Insights into DeepSeek-V3", 2025. An MI300X has seven links of 64 GB/s.
+Peaks of B300 and GB300 are half of what is printed with sparsity."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ CUT_OFF = """panel => [...panel.querySelectorAll('.jp-OutputArea-output')].flatM
     const {right} = box.getBoundingClientRect(), images = [...box.querySelectorAll('img')];
     return images.filter(image => image.getBoundingClientRect().right > right + 1).map(image => image.alt); })"""
 SMALL = """panel => [...panel.querySelectorAll('.jp-OutputArea-output img')]
-    .filter(image => image.getBoundingClientRect().width < 12 / 11 * Math.min(image.naturalWidth, 900) - 1)
+    .filter(image => image.getBoundingClientRect().width < Math.min(image.naturalWidth, 900) - 1)
     .map(image => image.alt)"""
 LINES = """panel => [...panel.querySelectorAll('.jp-RenderedMarkdown > p')]
     .filter(p => p.textContent.length > 240 && !p.querySelector('mjx-container'))
@@ -37,7 +37,7 @@ def resize(watch):
 
 @pytest.mark.parametrize("name", [*PROOF, "13_scaling_wall"])
 def test_a_chapter_is_set_in_one_column_and_nothing_in_it_scrolls(resize, open_notebook, name):
-    """Figures are drawn with text of 11 pixels and more, at most 900 wide but for two or three."""
+    """Figures are drawn with text of 12 pixels and more, at most 900 wide but for two or three."""
     resize(1600)
     notebook = open_notebook(f"chapters/{name}.ipynb")
     images = notebook.panel.locator(".dpbook-player img, .dpbook-explorer img")

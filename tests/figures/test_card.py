@@ -43,11 +43,11 @@ def test_attributes_keep_their_order_and_none_is_left_out():
     assert element("rect", x=1, stroke_width=2.5, fill=None, class_="a") == '<rect x="1" stroke-width="2.5" class="a"/>'
 
 
-@given(st.text(min_size=1), st.floats(30, 500), st.booleans())
-def test_a_fitted_text_fits(content, room, bold):
-    shorter, size = fit(content, 14, room, bold=bold)
+@given(st.text(min_size=1), st.integers(10, 20), st.floats(30, 500), st.booleans())
+def test_a_fitted_text_fits(content, largest, room, bold):
+    shorter, size = fit(content, largest, room, bold=bold)
     assert text_width(shorter, size, bold=bold) <= room + 1e-9 or len(shorter) <= 1
-    assert 12 <= size <= 14
+    assert min(largest, 12) <= size <= largest
 
 
 def test_a_text_that_fits_is_left_alone():

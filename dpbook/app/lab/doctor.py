@@ -79,7 +79,10 @@ class Diagnosis:
         lines = [f"{name:<13} {value}" for name, value in rows]
         if self.chapters:
             lines += ["", "Chapters"]
-            lines += [f"  {c.label:3} {c.title:<36}{c.minutes:>4} min  runs here" for c in self.chapters]
+            lines += [
+                f"  {c.label:3} {c.title:<36}{c.minutes:>4} min{'  runs here' if self.ok else ''}"
+                for c in self.chapters
+            ]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         lines += ["", *(f"MISSING: {problem}" for problem in self.problems)] if self.problems else ["", "Ready."]
         return "\n".join(lines)
@@ -168,7 +171,10 @@ def _ask_torch() -> Torch | None:
 
 def _run_python(*arguments: str) -> tuple[str, str]:
     """Run Python in a child and return its output and, if it failed, the last line it wrote about that."""
-    probe = run_probe([sys.executable, *arguments], PROBE_SECONDS, jupyter.environment(os.environ))
+    try:
+        probe = run_probe([sys.executable, *arguments], PROBE_SECONDS, jupyter.environment(os.environ))
+    except OSError as error:  # of a temporary folder that is full, say
+        return "", str(error)
     if probe.status is None:
         return "", f"no answer within {PROBE_SECONDS} s"
     if probe.status < 0:

@@ -25,11 +25,12 @@ from dpbook.figures.card import (
     line,
     new_figure,
     text,
+    text_width,
 )
 from dpbook.replicas import Array
 from dpbook.replicas.inexact import bf16
 
-COLUMN, ROW, GAP, LABEL = 420, 104, 14, 82
+COLUMN, ROW, GAP, EDGE = 420, 104, 14, 48
 NEIGHBOURS = 2  # floats drawn on each side of the rounded sum
 
 
@@ -160,9 +161,9 @@ def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> li
     lost = abs(addition.exact - addition.rounded)
 
     def at(value: Fraction) -> float:
-        return x + 40 + float((value - low) / (high - low)) * (COLUMN - 80)
+        return x + EDGE + float((value - low) / (high - low)) * (COLUMN - 2 * EDGE)
 
-    error = f"off by {in_digits(lost, 3)}" if lost else "exact"
+    error = f"off by {in_digits(lost, 2)}" if lost else "exact"
     parts = [
         box(x, y, COLUMN, ROW, colour, 0.12, now),
         text(x + 12, y + 24, addition.sum, 14, mono=True, room=COLUMN - 134),
@@ -172,9 +173,9 @@ def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> li
     ]  # fmt: skip
     marks = [at(value) for value in addition.floats]
     parts += [line(mark, ruler - 8, mark, ruler + 8, palette.INK, 1.6) for mark in marks]
-    for place in _labelled(marks):
-        label = in_digits(addition.floats[place])
-        parts.append(text(marks[place], ruler + 25, label, anchor="middle", mono=True, room=LABEL))
+    labels = [in_digits(value) for value in addition.floats]
+    for place in _labelled(marks, max(text_width(label, 12, mono=True) for label in labels)):
+        parts.append(text(marks[place], ruler + 25, labels[place], anchor="middle", mono=True))
     exact, rounded = at(addition.exact), at(addition.rounded)
     if lost:
         parts.append(line(exact, ruler, rounded, ruler, palette.EXPOSED, 4))
@@ -182,13 +183,13 @@ def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> li
     return parts
 
 
-def _labelled(marks: list[float]) -> list[int]:
+def _labelled(marks: list[float], width: float) -> list[int]:
     """Return the places of the rounded sum's mark, and outwards from it of marks whose labels do not overlap."""
     chosen = [NEIGHBOURS]
     for side in (range(NEIGHBOURS - 1, -1, -1), range(NEIGHBOURS + 1, len(marks))):
         last = NEIGHBOURS
         for place in side:
-            if abs(marks[place] - marks[last]) >= LABEL:
+            if abs(marks[place] - marks[last]) >= width:
                 chosen.append(place)
                 last = place
     return chosen

@@ -142,7 +142,7 @@ def draw_matrix(matrix: Matrix) -> Picture:
     ordered = sorted(matrix, key=lambda name: (not causes[name], causes[name]))
     named = len(matrix) - sum(not cause for cause in causes.values())
     title = f"{named} of {len(matrix)} causes are named, each by one check"
-    card = Card(WIDTH, title, "left: the check that names the cause; right: checks that fire because of it")
+    card = Card(WIDTH, title, "left: what names the cause; right: the checks that fire because of it")
     for cause, group in groupby(ordered, key=causes.__getitem__):
         names = list(group)
         card.add(rect(MARGIN - 6, card.y, WIDTH - 2 * MARGIN + 12, len(names) * LINE, fill=palette.PANEL, rx=4))
@@ -152,11 +152,14 @@ def draw_matrix(matrix: Matrix) -> Picture:
         for name in names:
             follow = ", ".join(check for check, role in matrix[name].items() if role == CONSEQUENCE)
             card.add(text(TITLES, card.y + 15, exhibit(name).title))
-            card.add(aside(WIDTH - MARGIN, card.y + 15, follow, anchor="end"))
+            if follow:
+                card.add(aside(WIDTH - MARGIN, card.y + 15, follow, anchor="end"))
             card.y += LINE
         card.y += GAP
     checks = len({*causes.values()} - {""})
-    return card.picture(card.y + MARGIN, f"{named} are named by one of {checks} checks, {len(matrix) - named} by none")
+    return card.picture(
+        card.y + MARGIN, f"{named} are named by one of {checks} checks and tools, {len(matrix) - named} by none"
+    )
 
 
 def _cause(fired: Mapping[str, str]) -> str:

@@ -156,8 +156,8 @@ def expect_at_most(par: float, got: float, unit: str, where: str = "") -> ParRes
 def expect_schedule(got: Any, world: int, after: Placement | None = None, where: str = "") -> Schedule:
     """Return ``got``, a `Schedule` for ``world`` ranks that promises and keeps what is asked.
 
-    ``after`` has one holding per chunk, so give it for ``got.n_chunks``; the default is that of an all-reduce. Before,
-    every rank has its own part. Contributions are counted, so this holds for every input.
+    ``after`` has one holding per chunk, so give it for ``got.n_chunks``; the default is that of an all-reduce. At
+    the beginning each rank has its own part of every chunk. Contributions are counted, so this holds for every input.
     """
     where = where or f"world {world}"
     if not isinstance(got, Schedule):

@@ -18,7 +18,7 @@ MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 MARGIN, CORNER = 20, 7
 """Pixels: the margin of a card, and the radius of a rounded corner of an arrow."""
 SMALLEST = 12
-"""Pixels: the smallest font, which a page that shows a picture at 640 pixels leaves readable."""
+"""Pixels: the smallest font of a figure at its natural size."""
 MONO_ADVANCE = 0.605
 """Width of a character of the widest of the `MONO` fonts, in units of the font size."""
 

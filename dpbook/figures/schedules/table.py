@@ -5,6 +5,8 @@ A cell has a colour for its kind, and always a second sign: a mark, a pattern, o
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
+from math import ceil
 from typing import Any, NamedTuple
 
 from dpbook.collectives import Message, Schedule
@@ -22,6 +24,7 @@ from dpbook.figures.card.svg import (
     path_data,
     rect,
     text,
+    text_width,
 )
 from dpbook.figures.card.viewer import PACE, Film, Viewer, move_seconds
 from dpbook.figures.schedules.states import (
@@ -169,7 +172,7 @@ def arrow_label(route: Route, n_chunks: int) -> str:
 
 
 HEADER, TOP, MIN_WIDTH = 100, 100, 640
-"""Pixels: room for the names of the rows, room for the title and the ranks, least width for title and legend."""
+"""Pixels: least room for the names of the rows, room for the title and the ranks, least width for title and legend."""
 KEY = (
     "Bars: one per rank, filled where it contributes to the sum.  +a is added, =a is stored.",
     "Number: contributions in the cell; ! where one counts twice. Framed: written in this round.",
@@ -192,8 +195,11 @@ class Table:
         self.compact = self.world > 8 or self.n_chunks > 8
         self.cell_width, self.cell_height, self.gap = (30, 22, 6) if self.compact else (88, 48, 42)
         columns = self.world * (self.cell_width + self.gap) - self.gap
-        self.width = max(MIN_WIDTH, 2 * MARGIN + HEADER + columns + 12)
-        self.left = MARGIN + HEADER + max(0, self.width - 2 * MARGIN - HEADER - columns - 12) // 2
+        self.ranges = [f"x[{begin}:{stop}]" for begin, stop in pairwise(first.offsets.tolist())]
+        widest = max((text_width(part, 12, mono=True) for part in self.ranges if not self.compact), default=0)
+        self.header = max(HEADER, 36 + ceil(widest))
+        self.width = max(MIN_WIDTH, 2 * MARGIN + self.header + columns + 12)
+        self.left = MARGIN + self.header + max(0, self.width - 2 * MARGIN - self.header - columns - 12) // 2
         # The top of each row; above it is room for as many arcs as any round needs there.
         tops, y = [], TOP + 8
         for chunk in range(self.n_chunks):
@@ -230,13 +236,12 @@ class Table:
 
     def _row_name(self, chunk: int) -> str:
         y, end = self.rows[chunk] + self.cell_height / 2, self.left - 16
-        begin, stop = self.states[0].offsets[chunk : chunk + 2].tolist()
         if self.compact:
             return aside(end, y + 4, f"chunk {chunk}", anchor="end")
         return (
-            text(self.left - HEADER, y + 6, chunk_name(chunk, self.n_chunks), 18, bold=True)
-            + aside(end, y - 3, f"chunk {chunk}", anchor="end", room=HEADER - 36)
-            + aside(end, y + 12, f"x[{begin}:{stop}]", anchor="end", room=HEADER - 36, mono=True)
+            text(self.left - self.header, y + 6, chunk_name(chunk, self.n_chunks), 18, bold=True)
+            + aside(end, y - 3, f"chunk {chunk}", anchor="end")
+            + aside(end, y + 12, self.ranges[chunk], anchor="end", mono=True)
         )
 
     def _marks(self) -> Iterator[Mark]:

@@ -76,11 +76,13 @@ def test_what_was_recorded_of_the_exhibits_is_what_they_declare():
 def test_the_table_says_of_each_exhibit_what_names_it_and_what_follows():
     picture = draw_matrix(recorded())
     assert readable(picture)
-    lines = {}  # the words in each line, from left to right
-    for node in parse(picture).iter(f"{NS}text"):
-        lines.setdefault(node.get("y"), []).append(node.text)
     shown, check = {}, None
-    for words in [w for w in lines.values() if len(w) > 1]:
-        check = words[0] if len(words) == 3 else check
-        shown[words[-2]] = (check, words[-1] or "")
+    for node in sorted(parse(picture).iter(f"{NS}text"), key=lambda node: (float(node.get("y")), float(node.get("x")))):
+        match node.get("x"), node.text:
+            case "20", text:
+                check = text
+            case "146", text:
+                shown[text], title = (check, ""), text
+            case _, text:
+                shown[title] = (check, text)
     assert shown == {one.title: (next(iter(declared(one)), "no check"), ", ".join(one.follows)) for one in exhibits()}
