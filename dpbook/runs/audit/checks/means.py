@@ -97,7 +97,7 @@ def _skipped_batch(run: RunJournals) -> CheckResult | None:
                 f"{plural(forwards, 'forward')} and {plural(backwards, 'backward')}"
                 for forwards, backwards in (counts[rank], other)
             ]
-            message = f"{made[0]} here, {made[1]} on the others: a rank that skips a batch averages its next one with "
+            message = f"{made[0]} here, {made[1]} on others: if a rank skips a batch, it averages its next one with "
             message += "the others' earlier ones, and they wait for it at the end"
             place = next((event["place"] for event in update.before[rank] if event["kind"] == "forward"), None)
             return CheckResult("WARN", message, rank, None, update.number, place)
