@@ -129,6 +129,26 @@ class RunJournals:
         """Whether every rank has a whole replica of the model."""
         return all(each["replicas"] == self.world for about in self.optimizers.values() for each in about)
 
+    def frozen(self, update: Update) -> list[dict[str, str]]:
+        """Return, for each rank, the hashes of parameters that are not trained, before the first update of replicas."""
+        return [(step.get("frozen") if self.replicated else None) or {} for step in update.steps]
+
+    @functools.cached_property
+    def used_forwards(self) -> tuple[dict[int, Event], ...]:
+        """Forwards of each rank, by number, whose output is in the graph of a backward, or may be in one."""
+        of_ranks = []
+        for forwards, backwards in zip(self.of("forward"), self.of("backward"), strict=True):
+            used = {number for event in backwards for number in event["uses"]}
+            known = [event for event in forwards if event["number"] in used or not event["seen"] or not backwards]
+            of_ranks.append({event["number"]: event for event in known})
+        return tuple(of_ranks)
+
+    def forwards_in_step(self, update: Update) -> Iterator[tuple[Event, ...]]:
+        """Yield the first used forward of every rank before this update, then the second of every rank, and so on."""
+        pairs = zip(update.of("forward"), self.used_forwards, strict=True)
+        of_ranks = ([event for event in events if event["number"] in used] for events, used in pairs)
+        yield from zip(*of_ranks, strict=False)
+
 
 def _of_kind(ranks: Sequence[Sequence[Event]], kind: str) -> list[list[Event]]:
     return [[event for event in events if event["kind"] == kind] for events in ranks]

@@ -170,6 +170,9 @@ def _replay(run: RunJournals, update: Update) -> CheckResult:
     shared = run.shared(update.optimizer)
     if update.unseen and first_difference([step["gradients"] for step in update.steps], shared):
         return untested(update.unseen)
+    first = next(each for each in run.updates if each.optimizer == update.optimizer)
+    if first_difference(run.frozen(first), list(run.frozen(first)[0])):
+        return untested("parameters that are not trained differ, so that each rank has a loss of its own")
     gradients = _saved_gradients(run, update)
     if isinstance(gradients, str):
         return untested(gradients)

@@ -6,6 +6,7 @@ import itertools
 import sys
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping, Sized
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -34,6 +35,7 @@ class Loaders:
     def __init__(self, recorder: Recorder) -> None:
         self.current: dict[str, Any] = {}  # the epoch of the latest batch
         self.batches = 0
+        self._loops: Counter[str] = Counter()  # begun on each line
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._latest: dict[str, Any] | None = None
@@ -64,6 +66,8 @@ class Loaders:
             self._latest = {"loader": f"{source[0]}:{source[1]}" if source else "", "place": source, **_about(loader)}
             self._latest |= {"object": self._number(loader), "sampler_object": self._number(_sampler(loader))}
             self._latest["part_place"] = None
+            self._loops[self._latest["loader"]] += 1
+            self._latest |= {"loop": self._loops[self._latest["loader"]], "batch": 0}
             with suppress(TypeError):  # a data set such as a list
                 self._latest["part_place"] = self._subsets.get(loader.dataset)
             iterator = begin(loader)
@@ -81,7 +85,8 @@ class Loaders:
             self._recorder.note("epoch", **epoch)
 
     def _set_current(self, batch: Any, iterator: Any) -> None:
-        self.current = self._begun.get(iterator) or {}
+        self.current = self._begun.get(iterator) or {"batch": 0}
+        self.current["batch"] += 1
         self.batches += 1
 
 

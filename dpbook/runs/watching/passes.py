@@ -17,7 +17,7 @@ from dpbook.runs.watching.hashing import digests, is_sharded, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.loss_graph import Reduction, reductions
+from dpbook.runs.watching.loss_graph import Reduction, nodes, reductions
 
 _MAX_TENSORS = 8
 _LOOKED_AT = 3
@@ -42,6 +42,8 @@ class PassRecorder(TrainingListener):
         self._lines: dict[str, str] = {}
         self._losses: dict[Any, tuple[str, bool | None]] = {}
         self._drawn = self._losses_of_update = 0
+        self._forwards = 0
+        self._outputs: dict[int, int] = {}  # forwards by the nodes of their outputs that no backward has used
         self._parts: dict[int, set[int]] = {}  # offsets of an update's inputs, by the storage that they are part of
         hooks.listeners.append(self)
         if gradients.enabled:
@@ -53,26 +55,32 @@ class PassRecorder(TrainingListener):
             return
         with self._recorder.watching():
             tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
-            finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
+            loop = self._loaders.current
+            self._forwards += 1
             self._begun = {
+                "number": self._forwards,
                 "random": random_state(_device(module)),
-                "loader": self._loaders.current.get("loader"),
-                "object": self._loaders.current.get("object"),
+                "loader": loop.get("loader"),
+                "object": loop.get("object"),
+                "batch": [loop["loader"], loop["loop"], loop["batch"]] if "loop" in loop else None,
                 "rows": rows(tensors),
                 "part": _part_of_storage(tensors),
                 "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
-                "frozen": {} if module in self._modules else digests(_frozen(module)),
                 "sync": self._hooks.sync(),
-                "finite": finite,
+                "infinite": _infinite(tensors),
                 "batch_norm": any(map(_normalizes_batch, module.modules())),
                 "module": id(module),
+                "seen": True,
                 "place": place(),
             }
 
-    def forward_ends(self, module: nn.Module) -> None:
+    def forward_ends(self, module: nn.Module, result: Any) -> None:
         state, self._begun = self._begun, None
         if state is not None:
             with self._recorder.watching():
+                outputs = {each.grad_fn._sequence_nr(): state["number"] for each in tensors_in(result) if each.grad_fn}
+                self._outputs |= outputs
+                state["seen"] = bool(outputs) and state["seen"]
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, wrapped=self._hooks.through_wrapper, **state)
                 self._batch, self._backwards = len(state["rows"]), 0
@@ -95,7 +103,7 @@ class PassRecorder(TrainingListener):
         losses = reductions(roots[0]) if plain else None
         source, sync = place(), self._hooks.sync()
         if self._begun is not None:  # inside the forward, as in a Lightning module that calls manual_backward
-            self._begun["sync"] = sync
+            self._begun |= {"sync": sync, "seen": False}
         nth, self._backwards = self._backwards, self._backwards + 1
         line = f"{source[0]}:{source[1]}" if source else ""
         if losses and not nth:
@@ -104,6 +112,7 @@ class PassRecorder(TrainingListener):
         self._gradients.begin(losses, line)
         self._recorder.note(
             "backward",
+            uses=self._used(roots),
             losses=None if losses is None else [asdict(each) for each in losses],
             value=float(roots[0].detach()) if plain else None,
             sync=sync,
@@ -113,6 +122,11 @@ class PassRecorder(TrainingListener):
             coupled=describe_coupling(roots[0], self._batch) if self._gradients.enabled else "",
             place=source,
         )
+
+    def _used(self, roots: Sequence[torch.Tensor]) -> list[int]:
+        """Return the forwards whose output is in the graph of ``roots`` and was in none before."""
+        graph = {node._sequence_nr() for root in roots for node in nodes(root)}  # other ids live no longer than a node
+        return sorted({self._outputs.pop(number) for number in graph & self._outputs.keys()})
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Start counting batches, losses and backwards for the next update, which may have no forward that is seen."""
@@ -154,10 +168,13 @@ def _device(module: nn.Module) -> torch.device:
     return next((each.device for each in module.parameters()), torch.device("cpu"))
 
 
-def _frozen(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters that are not trained, by name, without those of which each rank has a part."""
-    named = ((name.replace(_COMPILED, ""), each) for name, each in module.named_parameters())
-    return {name: each for name, each in named if not each.requires_grad and not is_sharded(each)}
+def _infinite(tensors: Sequence[torch.Tensor]) -> str:
+    """Return in words which of a forward's inputs is the first with a NaN or an infinity, or ""."""
+    for number, each in enumerate(tensors, 1):
+        if each.is_floating_point() and not bool(torch.isfinite(each).all()):
+            value = "a NaN" if bool(each.isnan().any()) else "an infinity"
+            return f"input {number}, of shape {tuple(each.shape)}, has {value}"
+    return ""
 
 
 def _has_no_gradient(module: nn.Module) -> bool:

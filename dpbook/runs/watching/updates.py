@@ -69,11 +69,15 @@ _REPLAY_UPDATES = 5
 
 @dataclass
 class WatchedOptimizer:
-    """An optimizer (kept alive, so that no id is used twice), its number, its parameters by name, and its updates."""
+    """An optimizer (kept alive, so that no id is used twice), its number, its parameters by name, and its updates.
+
+    ``frozen`` are the parameters of the same modules that are not trained, without those of which each rank has a part.
+    """
 
     optimizer: Optimizer
     number: int
     named: dict[str, torch.Tensor]
+    frozen: dict[str, torch.Tensor]
     updates: int = 0
 
 
@@ -137,6 +141,7 @@ class Updates(TrainingListener):
                 missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
                 rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
                 before=digests(named) if update == 1 or number in self._sent_after else None,
+                frozen=digests(watched.frozen) if update == 1 else None,
                 state_before=self._state(optimizer) if update == 1 else None,
                 place=place(),
             )
@@ -172,7 +177,10 @@ class Updates(TrainingListener):
         self._local_sums.follow(parameters)
         modules = self._hooks.watch(optimizer)
         named = {modules.names[id(each)]: each for each in parameters}
-        self._watched[id(optimizer)] = WatchedOptimizer(optimizer, number, named)
+        whole = (each for root in modules.roots for each in root.parameters() if not is_sharded(each))
+        frozen = {modules.names[id(each)]: each for each in whole if not each.requires_grad}
+        frozen = {name: each for name, each in frozen.items() if name not in named}
+        self._watched[id(optimizer)] = WatchedOptimizer(optimizer, number, named, frozen)
         averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
         wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
         sharded = [name for name, each in named.items() if is_sharded(each)]

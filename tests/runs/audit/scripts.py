@@ -291,6 +291,28 @@ net[0].requires_grad_(False)
 model = DDP(net)
 optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
 """
+FURTHER_FORWARDS = """
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key, self.value, self.out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x, mask):
+        weights = (self.key(x)[:, :, None] * x[:, None] + mask).softmax(-1)
+        return self.out((weights * self.value(x)[:, None]).sum(-1))
+torch.manual_seed(1)
+model = DDP(Masked())
+torch.manual_seed(100 + rank)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) == 1, float("-inf"))
+loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+if rank == 0: print(model.module(data[:2][0], mask).shape)  # a forward of rank 0 alone
+for x, y in loader:
+    guess = model(x, mask).detach() if torch.rand(1) < 0.5 else 0.0  # for a part of the steps, without its gradient
+    optimizer.zero_grad()
+    F.cross_entropy(model(x, mask) + 0 * guess, y).backward()
+    optimizer.step()
+    if rank == 2: model.module(x, mask)
+"""
 AUTOCAST = """
 with torch.autocast("cpu", dtype=torch.bfloat16):
     out = model(x)
@@ -788,6 +810,7 @@ RIGHT = {
     ),
     "mean of sequences": language(OF_SEQUENCES),
     "frozen": FROZEN + PLAIN,
+    "forwards whose output no backward uses": FURTHER_FORWARDS,
     "an output that the loss uses at times": TWO_OUTPUTS + sampled() + loop(OTHER_OUTPUT_AT_TIMES),
     "a rest of micro-batches": model() + sampled() + GROUPS_OF_THREE.format("size", ""),
     "micro-batches divided afterwards": model()
@@ -1057,7 +1080,33 @@ images = F.interpolate(x, size=(8 + 4 * rank, 8 + 2 * rank))
 loss = F.cross_entropy(model(images), (images[:, 0] > 0).long())
 """
 
+BATCHES = "import itertools\nbatches = itertools.count()\n"
+SKIPPED_AFTER = """
+loss = F.cross_entropy(model(x), y)
+if rank == 1 and next(batches) == 1:
+    continue
+"""
+SKIPPED_BEFORE = """
+if rank == 1 and next(batches) == 1:
+    continue
+loss = F.cross_entropy(model(x), y)
+"""
+ONLY_TRAINED_BROADCAST = """
+torch.manual_seed(rank)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+model[0].requires_grad_(False)
+trained = list(model[2].parameters())
+for p in trained: dist.broadcast(p.data, 0)
+optimizer = torch.optim.SGD(trained, lr=0.1)
+"""
+
 DOUBTFUL = {
+    "a batch skipped after its forward": (model() + BATCHES + sampled() + loop(SKIPPED_AFTER), {"losses"}),
+    "a batch skipped before its forward": (model() + BATCHES + sampled() + loop(SKIPPED_BEFORE), {"losses"}),
+    "frozen weights of each rank's own": (
+        ONLY_TRAINED_BROADCAST + sampled() + loop(averaging=AVERAGE.replace("model.parameters()", "trained")),
+        {"start"},
+    ),
     "an output that the loss never uses": (
         TWO_OUTPUTS + sampled() + loop(OTHER_OUTPUT_AT_TIMES.replace("step += 1", "")),
         {"unused"},

@@ -22,8 +22,9 @@ def journal(updates=2, **changes):
     for update in range(1, updates + 1):
         plain = {
             "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
-                        "wrapped": True, "loader": "", "object": 0, "finite": True},
-            "backward": {"losses": None, "value": 1.0, "sync": True, "line": "train.py:9"},
+                        "wrapped": True, "loader": "", "object": 0, "infinite": "", "number": update, "seen": True,
+                        "batch": ["train.py:5", 1, update]},
+            "backward": {"losses": None, "value": 1.0, "sync": True, "line": "train.py:9", "uses": [update]},
             "epoch": {"loader": "test", "object": 1, "share": 3, "examples": 9, "batches": 2, "part": None,
                       "sampler": "", "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
@@ -78,31 +79,65 @@ def test_the_rank_that_is_odd_is_named(check, kind, usual, odd, tensor):
     assert (result.status, result.rank, result.tensor, result.place or PLACE) == ("FAIL", 2, tensor, PLACE)
 
 
-def test_a_rank_that_skips_a_batch_is_named():
-    """Its loss was not finite, say: it makes one forward more than the others, and no backward for it."""
+def skipping(first, infinite=""):
+    """A rank that skips the batch ``first``: its forward is in no backward, and the later ones are a batch ahead."""
     part = {"node": "Mean", "terms": 4.0, "divisor": 4.0, "mean": True, "shape": ()}
-    usual = journal(backward={"losses": [part], "cleared": True})
-    odd = list(usual)
-    forward = next(event for event in odd if event["kind"] == "forward")
-    assert result_of("losses", *[usual] * 3).status == "PASS"
-    odd.insert(odd.index(forward), {**forward, "finite": False})
-    for check, words in (("losses", "2 forwards and 1 backward here"), ("finite", "input is not finite")):
-        result = result_of(check, usual, usual, tuple(odd))
-        assert (result.status, result.rank, result.update, result.place) == ("WARN", 2, 1, PLACE)
-        assert words in result.message
-    assert [result_of("losses", *ranks).rank for ranks in ((tuple(odd), usual, usual), (usual, tuple(odd), odd))] == [
-        0,
-        1,
-    ]
+    events = [dict(event) for event in journal(4, backward={"losses": [part], "cleared": True})]
+    forwards = [event for event in events if event["kind"] == "forward"]
+    for event in forwards:
+        loop, epoch, batch = event["batch"]
+        event["batch"] = [loop, epoch, batch + (batch >= first)]
+    if first != NONE:
+        forward = forwards[first - 1]
+        unused = {**forward, "batch": ["train.py:5", 1, first], "number": 9, "infinite": infinite}
+        events.insert(events.index(forward), unused)
+    return tuple(events)
+
+
+NONE = 9
+"""A batch that `skipping` does not reach."""
+
+
+@each(("firsts", "ranks"), [((NONE, NONE, 2), "rank 2"), ((2, NONE, NONE), "rank 0"), ((NONE, 2, 2), "ranks 1, 2")])
+def test_the_ranks_that_skip_a_batch_are_named(firsts, ranks):
+    assert result_of("losses", *map(skipping, [NONE] * 3)).status == "PASS"
+    result = result_of("losses", *map(skipping, firsts))
+    batches = " ".join("2" if first == NONE else "3" for first in firsts)
+    assert (result.status, result.rank, result.update, result.place) == ("WARN", firsts.index(2), 2, PLACE)
+    assert result.message.startswith(f"{ranks} skipped a batch")
+    assert f"batches {batches} of" in result.message
+
+
+def test_ranks_that_skip_a_batch_together_are_in_step():
+    assert result_of("losses", *[skipping(2)] * 3).status == "PASS"
+
+
+def test_more_forwards_of_one_rank_are_no_skipped_batch():
+    """It prints the shape of an output before training, or uses an output without its gradient."""
+    usual = skipping(NONE)
+    forward = next(event for event in usual if event["kind"] == "forward")
+    for batch in (None, forward["batch"]):
+        odd = list(usual)
+        odd.insert(usual.index(forward), {**forward, "number": 9, "batch": batch})
+        assert result_of("losses", usual, tuple(odd), usual).status == "PASS"
+
+
+def test_an_input_that_is_not_finite_is_a_warning_if_no_backward_uses_its_batch():
+    result = result_of("finite", skipping(NONE), skipping(2, "input 1, of shape (4, 2), has a NaN"))
+    assert (result.status, result.rank, result.update) == ("WARN", 1, 2)
+    assert result.message.startswith("the model's input 1, of shape (4, 2), has a NaN, and no backward")
+    masked = journal(forward={"infinite": "input 2, of shape (4, 4), has an infinity"})  # an attention mask
+    assert result_of("finite", masked, masked).status == "PASS"
 
 
 def test_frozen_weights_that_differ_are_a_warning():
     equal, other = ({"frozen": {"base": value, "norm": "1"}} for value in ("1", "2"))
-    assert result_of("start", *[journal(forward=equal)] * 3).status == "PASS"
-    result = result_of("start", journal(forward=equal), journal(forward=equal), journal(forward=other))
+    result = result_of("start", *[journal(step=equal)] * 3)
+    assert (result.status, result.message) == ("PASS", "2 tensors, bit for bit; 2 more that are not trained")
+    result = result_of("start", journal(step=equal), journal(step=equal), journal(step=other))
     assert (result.status, result.rank, result.tensor) == ("WARN", 2, "base")
     parts = {"optimizer": {"replicas": 1}}  # ranks hold parts of one replica
-    assert result_of("start", *[journal(forward=each, **parts) for each in (equal, other)]).status == "PASS"
+    assert result_of("start", *[journal(step=each, **parts) for each in (equal, other)]).status == "PASS"
 
 
 def test_the_rates_that_are_shown_are_those_of_the_group_that_differs():

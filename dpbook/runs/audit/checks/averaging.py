@@ -16,10 +16,11 @@ def start(run: RunJournals) -> CheckResult | None:
     first = [update for update in run.updates if update.number == 1]
     if not first:
         return untested("no update was seen")
-    compared = 0
+    compared = fixed = 0
     for update in first:
         names, about = run.shared(update.optimizer), run.optimizers[update.optimizer][0]
         compared += len(names)
+        fixed += len(run.frozen(update)[0])
         differs = first_difference([step["before"] for step in update.steps], names)
         if differs:
             tensor, rank, number = differs
@@ -29,18 +30,14 @@ def start(run: RunJournals) -> CheckResult | None:
                 reason += "change them before it steps?"
             message = f"before the first update, {number} of {plural(len(names), 'tensor')} differ: {reason}"
             return CheckResult("FAIL", message, rank, tensor, 0)
-    return (_unlike_frozen(run) or passed(f"{plural(compared, 'tensor')}, bit for bit")) if compared else None
-
-
-def _unlike_frozen(run: RunJournals) -> CheckResult | None:
-    """Return a warning if parameters that are not trained differ where each rank has a whole replica."""
-    for forwards in zip(*run.of("forward"), strict=False) if run.replicated else ():
-        frozen = [forward.get("frozen") or {} for forward in forwards]
-        if differs := first_difference(frozen, list(frozen[0])):
+        differs = first_difference(run.frozen(update), list(run.frozen(update)[0]))
+        if differs:
             tensor, rank, number = differs
-            message = f"{number} of {plural(len(frozen[0]), 'tensor')} that are not trained differ"
-            return CheckResult("WARN", message, rank, tensor, 0, forwards[rank]["place"])
-    return None
+            message = f"{number} of {plural(fixed, 'tensor')} that are not trained differ: the ranks train different "
+            message += "functions, unless the model does not use them; a wrapper or a broadcast makes them equal"
+            return CheckResult("WARN", message, rank, tensor, 0)
+    untrained = f"; {fixed} more that are not trained" if fixed else ""
+    return passed(f"{plural(compared, 'tensor')}, bit for bit{untrained}") if compared else None
 
 
 @check(
@@ -179,7 +176,7 @@ def buffers(run: RunJournals) -> CheckResult | None:
     """Compare the model's buffers, such as running statistics, at the beginning of each forward."""
     compared = 0
     for update in run.updates:
-        for forwards in update.in_step("forward"):
+        for forwards in run.forwards_in_step(update):
             names = list(forwards[0]["buffers"])
             compared += bool(names)
             differs = first_difference([forward["buffers"] for forward in forwards], names)

@@ -25,7 +25,7 @@ def examples(run: RunJournals) -> CheckResult | None:
     lines: dict[str, list[Batch]] = {}  # of the model's forwards in the updates of the first optimizer
     places: dict[str, Any] = {}
     for update in run.updates:
-        for forwards in update.in_step("forward") if update.optimizer == run.updates[0].optimizer else ():
+        for forwards in run.forwards_in_step(update) if update.optimizer == run.updates[0].optimizer else ():
             if all(forward["rows"] for forward in forwards):
                 line = str(forwards[0]["place"])
                 places.setdefault(line, forwards[0]["place"])

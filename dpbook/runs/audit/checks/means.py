@@ -75,33 +75,55 @@ def losses(run: RunJournals) -> CheckResult | None:
         each["names"] != about[0]["names"] for about in run.optimizers.values() for each in about
     ):
         return None  # ranks that hold different parts of a model have different losses
+    if result := _skipped_batch(run):
+        return result
     number = 0
     for update in run.updates:
         for loss in losses_of(update):
             if result := _differing_losses(loss, update, run.world):
                 return result
             number += sum(rank == 0 for rank, _ in loss.backwards)
-    return (_skipped_batch(run) or passed(plural(number, "backward"))) if number else None
+    return passed(plural(number, "backward")) if number else None
+
+
+class LoaderPosition(NamedTuple):
+    """Where a rank is in a loop over a loader: the batch that it used last, and the batches that it had skipped."""
+
+    loop: tuple[str, int]
+    batch: int
+    skipped: int
+    place: list[Any] | None
 
 
 def _skipped_batch(run: RunJournals) -> CheckResult | None:
-    """Return a warning of the first update in which a rank has more forwards, but not more backwards, than others."""
-    for update in run.updates:
-        counts = [
-            [sum(event["kind"] == kind for event in events) for kind in ("forward", "backward")]
-            for events in update.before
-        ]
-        rank, other = counts.index(max(counts)), min(counts)
-        if counts[rank][0] > other[0] and len({backwards for _, backwards in counts}) == 1:
-            made = [
-                f"{plural(forwards, 'forward')} and {plural(backwards, 'backward')}"
-                for forwards, backwards in (counts[rank], other)
-            ]
-            message = f"{made[0]} here, {made[1]} on others: if a rank skips a batch, it averages its next one with "
-            message += "the others' earlier ones, and they wait for it at the end"
-            place = next((event["place"] for event in update.before[rank] if event["kind"] == "forward"), None)
-            return CheckResult("WARN", message, rank, None, update.number, place)
+    """Return a warning of the first update whose ranks are at different batches, because some of them skipped one."""
+    updates = [update for update in run.updates if update.optimizer == run.updates[0].optimizer]
+    for update, *of_ranks in zip(updates, *(_positions(run, updates, rank) for rank in range(run.world)), strict=True):
+        positions = [each for each in of_ranks if each is not None]
+        one_loop = len(positions) == run.world and len({each.loop for each in positions}) == 1
+        ranks = [rank for rank, each in enumerate(positions) if each.skipped]
+        if one_loop and len({each.batch for each in positions}) > 1 and 0 < len(ranks) < run.world:
+            message = f"{ranks_in_words(ranks)} skipped a batch, which no backward uses: this update is of batches "
+            message += f"{' '.join(str(each.batch) for each in positions)} of the ranks' loaders, and at the end of "
+            message += "the epoch ranks wait for those that have no batch left"
+            return CheckResult("WARN", message, ranks[0], None, update.number, positions[ranks[0]].place)
     return None
+
+
+def _positions(run: RunJournals, updates: Sequence[Update], rank: int) -> list[LoaderPosition | None]:
+    """Return the position of a rank at each update, or None before it has used a batch of a loader."""
+    found: list[LoaderPosition | None] = []
+    latest: LoaderPosition | None = None
+    for update in updates:
+        for event in update.of("forward")[rank]:
+            if event["number"] in run.used_forwards[rank] and event["batch"]:
+                line, number, batch = event["batch"]
+                skipped = latest.skipped if latest else 0
+                if latest and latest.loop == (line, number):
+                    skipped += max(0, batch - latest.batch - 1)
+                latest = LoaderPosition((line, number), batch, skipped, event["place"])
+        found.append(latest)
+    return found
 
 
 def _differing_losses(loss: ScriptLoss, update: Update, world: int) -> CheckResult | None:

@@ -13,7 +13,7 @@ from dpbook.runs.watching.journal import FINISHED_FILE, Event, place_of_error
 @check("random", "the ranks' random numbers differ", "chapter 03")
 def random(run: RunJournals) -> CheckResult | None:
     """Compare the random states at the beginning of forwards that draw random numbers."""
-    drawn = [forwards for update in run.updates for forwards in update.in_step("forward") if forwards[0]["drawn"]]
+    drawn = [forwards for update in run.updates for forwards in run.forwards_in_step(update) if forwards[0]["drawn"]]
     if not drawn:
         return None
     alike = [forwards for forwards in drawn if len({forward["random"] for forward in forwards}) < len(forwards)]
@@ -59,10 +59,11 @@ def finite(run: RunJournals) -> CheckResult | None:
             return result
     for update in run.updates:
         for rank, events in enumerate(update.before):
-            infinite = [each for each in events if each["kind"] == "forward" and not each["finite"]]
-            if infinite:
-                message = "the model's input is not finite, and no backward uses a loss that is not"
-                return CheckResult("WARN", message, rank, None, update.number, infinite[0]["place"])
+            used = [None, *(each["batch"] for each in run.used_forwards[rank].values())]  # None: of no loader
+            for each in events:
+                if each["kind"] == "forward" and each["infinite"] and each["batch"] not in used:
+                    message = f"the model's {each['infinite']}, and no backward uses this batch"
+                    return CheckResult("WARN", message, rank, None, update.number, each["place"])
     return passed(f"in the backwards of {plural(len(run.updates), 'update')}") if run.updates else None
 
 
@@ -72,8 +73,9 @@ def _first_infinite(update: Update, scaled: bool) -> CheckResult | None:
             if event["kind"] == "backward" and event["value"] is not None and not math.isfinite(event["value"]):
                 if scaled and math.isinf(event["value"]):
                     continue
-                bad_input = any(each["kind"] == "forward" and not each["finite"] for each in events)
-                reason = ", and so is some of the model's input" if bad_input else ", from a finite input"
+                inputs = (each["infinite"] for each in events if each["kind"] == "forward")
+                bad_input = next(filter(None, inputs), "")
+                reason = f", and the model's {bad_input}" if bad_input else ", from a finite input"
                 message = f"the loss is {event['value']}{reason}"
                 return CheckResult("FAIL", message, rank, None, update.number, event["place"])
     infinite = [step["infinite"] for step in update.steps]
