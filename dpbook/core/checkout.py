@@ -102,7 +102,7 @@ def script(name: str) -> ModuleType:
 def chapters(directory: Path | None = None) -> list[Chapter]:
     """The chapters in ``directory`` (default: those of the book), in the order of their labels: 12, 12b, 13.
 
-    Raises `DpbookError` for a notebook that cannot be read or does not say what it needs.
+    Raises `DpbookError` for a notebook that cannot be read or has no title and minutes.
     """
     folder = book() / "chapters" if directory is None else directory
     return [_read(path) for path in sorted(folder.glob("*.ipynb")) if _LABEL.match(path.name)]
@@ -110,8 +110,8 @@ def chapters(directory: Path | None = None) -> list[Chapter]:
 
 def _read(path: Path) -> Chapter:
     try:
-        needs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["metadata"]["dpbook"]
-        title, minutes = needs["title"], needs["minutes"]
+        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["metadata"]["dpbook"]
+        title, minutes = about["title"], about["minutes"]
     except (ValueError, KeyError, TypeError) as error:
         raise DpbookError(
             f'{path.name}: the notebook\'s metadata must hold "dpbook": {{"title", "minutes"}} ({error!r})'

@@ -27,7 +27,7 @@ def test_a_published_notebook_is_fit_to_be_read(name):
     assert [complaint for check in checks for complaint in check(notebook)] == []
 
 
-def test_every_chapter_says_what_it_needs():
+def test_every_chapter_belongs_to_the_book():
     """An optional chapter, as ``12b_name.ipynb``, stands beside one."""
     chapters = checkout.chapters()
     assert {chapter.path for chapter in chapters} == {*(ROOT / "chapters").glob("*.ipynb")}

@@ -219,6 +219,8 @@ EXPLORER_SCALES = _scales(4, MAX_GPUS, (1e-2, 1e4))
 """Axes of the explorer, fixed whatever knob is turned."""
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB", "MI300X")
 """Accelerators without switches that add."""
+OF_NVL72 = ("GB200", "GB300")
+"""Accelerators of which up to 72 share one NVLink domain; nodes of the others have at most 16."""
 
 FILMED = ("model", "nodes", "tokens", "algorithm", "stage")
 """Knobs that also turn without a kernel: all of them would have more than 10⁹ positions."""
@@ -277,6 +279,7 @@ def _position(
     odd = {
         f"ZeRO runs in rings, not by {algorithm}": stage and algorithm != "Ring",
         f"no switches that add on {accelerator}": not stage and algorithm == "NVLSTree" and accelerator in WITHOUT_NVLS,
+        f"no node has {per_node} {accelerator}": per_node > 16 and accelerator not in OF_NVL72,
         f"sequences are cut: {read:,.4g} of {SEQUENCE:,} tokens in a micro-batch": read < SEQUENCE,
     }
     warnings = "; ".join(words for words, holds in odd.items() if holds)

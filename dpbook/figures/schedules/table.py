@@ -342,12 +342,16 @@ def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) ->
     return _viewer(replay(schedule, buffers, size), PACE)
 
 
+FILM_SECONDS = 1.6
+"""Seconds per round of `animate`."""
+
+
 def animate(schedule: Schedule, buffers: Any = None, *, size: int | None = None) -> Film:
-    """Draw all rounds of ``schedule`` as one picture that moves and repeats for ever, 1.6 s per round.
+    """Draw all rounds of ``schedule`` as one picture that moves and repeats for ever, `FILM_SECONDS` per round.
 
     Arguments and errors are those of `draw_schedule`.
     """
-    return _viewer(replay(schedule, buffers, size), 1.6).film
+    return _viewer(replay(schedule, buffers, size), FILM_SECONDS).film
 
 
 def _viewer(states: list[State], pace: float) -> Viewer:
