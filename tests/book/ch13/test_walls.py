@@ -86,7 +86,7 @@ def test_the_explorer_says_what_fits_and_how_fast(turned, message):
         ({"accumulation": "8"}, "sequences are cut: 512 of 4,096 tokens in a micro-batch"),
         ({"stage": "ZeRO-1"}, "ZeRO runs in rings, not by Tree"),
         ({"algorithm": "NVLSTree", "accelerator": "A100 80 GB"}, "no switches that add on A100 80 GB"),
-        ({"accelerator": "MI300X", "per_node": "72 (NVL72)"}, "no node has 72 MI300X"),
+        ({"accelerator": "MI300X", "per_node": "72 (NVL72)", "tokens": "4,096 per GPU"}, "no node has 72 MI300X"),
     ],
 )
 def test_the_explorer_says_what_is_odd_in_a_choice(turned, message):

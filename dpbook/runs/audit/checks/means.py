@@ -1,6 +1,6 @@
 """Checks of what a loss is divided by: is the mean over ranks the mean of the whole batch?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpbook.core import plural, ranks_in_words
@@ -14,6 +14,7 @@ from dpbook.runs.audit.update_losses import (
     usual_micro_batches,
     wrong_length,
 )
+from dpbook.runs.watching.journal import Event
 
 SMALL_EXCESS = 1.1
 """Factor up to which a term may weigh too much for a mere warning: counts vary a little in masked language models."""
@@ -97,9 +98,11 @@ class LoaderPosition(NamedTuple):
 
 def _skipped_batch(run: RunJournals) -> CheckResult | None:
     """Return a warning of the first update whose ranks are at different batches, because some of them skipped one."""
-    updates = [update for update in run.updates if update.optimizer == run.updates[0].optimizer]
-    for update, *of_ranks in zip(updates, *(_positions(run, updates, rank) for rank in range(run.world)), strict=True):
-        positions = [each for each in of_ranks if each is not None]
+    of_ranks = [_positions(forwards) for forwards in run.used_forwards]
+    for update in run.updates:
+        reached = zip(update.of("forward"), of_ranks, strict=True)
+        used = [[known[event["number"]] for event in events if event["number"] in known] for events, known in reached]
+        positions = [each[-1] for each in used if each]
         one_loop = len(positions) == run.world and len({each.loop for each in positions}) == 1
         ranks = [rank for rank, each in enumerate(positions) if each.skipped]
         if one_loop and len({each.batch for each in positions}) > 1 and 0 < len(ranks) < run.world:
@@ -110,19 +113,16 @@ def _skipped_batch(run: RunJournals) -> CheckResult | None:
     return None
 
 
-def _positions(run: RunJournals, updates: Sequence[Update], rank: int) -> list[LoaderPosition | None]:
-    """Return the position of a rank at each update, or None before it has used a batch of a loader."""
-    found: list[LoaderPosition | None] = []
-    latest: LoaderPosition | None = None
-    for update in updates:
-        for event in update.of("forward")[rank]:
-            if event["number"] in run.used_forwards[rank] and event["batch"]:
-                line, number, batch = event["batch"]
-                skipped = latest.skipped if latest else 0
-                if latest and latest.loop == (line, number):
-                    skipped += max(0, batch - latest.batch - 1)
-                latest = LoaderPosition((line, number), batch, skipped, event["place"])
-        found.append(latest)
+def _positions(forwards: Mapping[int, Event]) -> dict[int, LoaderPosition]:
+    """Return the position of a rank at each of its used forwards, by number, without those of no loader."""
+    found: dict[int, LoaderPosition] = {}
+    skipped, latest = 0, ("", 0, 0)
+    for number, event in forwards.items():
+        if event["batch"]:
+            line, loop, batch = event["batch"]
+            skipped += max(0, batch - latest[2] - 1) if (line, loop) == latest[:2] else 0
+            found[number] = LoaderPosition((line, loop), batch, skipped, event["place"])
+            latest = (line, loop, batch)
     return found
 
 
