@@ -135,12 +135,11 @@ class RunJournals:
 
     @functools.cached_property
     def used_forwards(self) -> tuple[dict[int, Event], ...]:
-        """Forwards of each rank, by number, whose output is in the graph of a backward, or may be in one."""
+        """Forwards of each rank, by number, with a node in the graph of a backward or of `torch.autograd.grad`."""
         of_ranks = []
-        for forwards, backwards in zip(self.of("forward"), self.of("backward"), strict=True):
-            used = {number for event in backwards for number in event["uses"]}
-            known = [event for event in forwards if event["number"] in used or not event["seen"] or not backwards]
-            of_ranks.append({event["number"]: event for event in known})
+        for forwards, graphs in zip(self.of("forward"), self.of("used"), strict=True):
+            used = {number for event in graphs for number in event["forwards"]}
+            of_ranks.append({event["number"]: event for event in forwards if event["number"] in used})
         return tuple(of_ranks)
 
     def forwards_in_step(self, update: Update) -> Iterator[tuple[Event, ...]]:

@@ -32,8 +32,8 @@ class TrainingListener:
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         """The outermost module with trained parameters is called, with gradients enabled."""
 
-    def forward_ends(self, module: nn.Module, result: Any) -> None:
-        """The call of `forward_begins` returned ``result``, or raised an error, and ``result`` is None."""
+    def forward_ends(self, module: nn.Module) -> None:
+        """The call of `forward_begins` returned or raised an error."""
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
         """The script differentiates ``tensors``."""
@@ -134,14 +134,12 @@ class TrainingHooks:
                 listener.forward_begins(module, [args, kwargs])
             self._forward.inner = id(getattr(module, "_orig_mod", None)) in self.wrappers  # compiled: not called
             self._forward.running = True
-            result = None
             try:
-                result = call(module, *args, **kwargs)
+                return call(module, *args, **kwargs)
             finally:
                 self._forward.running = False
                 for listener in self.listeners:
-                    listener.forward_ends(module, result)
-            return result
+                    listener.forward_ends(module)
 
         return __call__
 

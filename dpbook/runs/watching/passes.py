@@ -1,6 +1,8 @@
 """Forwards and backwards of the script in its journal: random state, examples, losses, the wrapper's flags."""
 
-from collections.abc import Sequence
+import functools
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -42,10 +44,11 @@ class PassRecorder(TrainingListener):
         self._lines: dict[str, str] = {}
         self._losses: dict[Any, tuple[str, bool | None]] = {}
         self._drawn = self._losses_of_update = 0
-        self._forwards = 0
-        self._outputs: dict[int, int] = {}  # forwards by the nodes of their outputs that no backward has used
+        self._forwards = self._first_node = 0
+        self._unused: dict[int, tuple[int, int]] = {}  # first and last node of forwards that no backward has used
         self._parts: dict[int, set[int]] = {}  # offsets of an update's inputs, by the storage that they are part of
         hooks.listeners.append(self)
+        recorder.replace(torch.autograd, "grad", self._watch_grad)
         if gradients.enabled:
             recorder.replace(torch.Tensor, "register_hook", mark_hooks)
 
@@ -62,7 +65,7 @@ class PassRecorder(TrainingListener):
                 "random": random_state(_device(module)),
                 "loader": loop.get("loader"),
                 "object": loop.get("object"),
-                "batch": [loop["loader"], loop["loop"], loop["batch"]] if "loop" in loop else None,
+                "batch": [loop[key] for key in ("loader", "loop", "batch", "batches")] if "loop" in loop else None,
                 "rows": rows(tensors),
                 "part": _part_of_storage(tensors),
                 "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
@@ -70,17 +73,15 @@ class PassRecorder(TrainingListener):
                 "infinite": _infinite(tensors),
                 "batch_norm": any(map(_normalizes_batch, module.modules())),
                 "module": id(module),
-                "seen": True,
                 "place": place(),
             }
+            self._first_node = _next_node()
 
-    def forward_ends(self, module: nn.Module, result: Any) -> None:
+    def forward_ends(self, module: nn.Module) -> None:
         state, self._begun = self._begun, None
         if state is not None:
             with self._recorder.watching():
-                outputs = {each.grad_fn._sequence_nr(): state["number"] for each in tensors_in(result) if each.grad_fn}
-                self._outputs |= outputs
-                state["seen"] = bool(outputs) and state["seen"]
+                self._unused[state["number"]] = self._first_node, _next_node()
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, wrapped=self._hooks.through_wrapper, **state)
                 self._batch, self._backwards = len(state["rows"]), 0
@@ -101,9 +102,10 @@ class PassRecorder(TrainingListener):
     def _note_backward(self, roots: list[torch.Tensor], grad_tensors: Any) -> None:
         plain = len(roots) == 1 and roots[0].numel() == 1 and grad_tensors is None
         losses = reductions(roots[0]) if plain else None
+        self._note_used(roots)
         source, sync = place(), self._hooks.sync()
         if self._begun is not None:  # inside the forward, as in a Lightning module that calls manual_backward
-            self._begun |= {"sync": sync, "seen": False}
+            self._begun["sync"] = sync
         nth, self._backwards = self._backwards, self._backwards + 1
         line = f"{source[0]}:{source[1]}" if source else ""
         if losses and not nth:
@@ -112,7 +114,6 @@ class PassRecorder(TrainingListener):
         self._gradients.begin(losses, line)
         self._recorder.note(
             "backward",
-            uses=self._used(roots),
             losses=None if losses is None else [asdict(each) for each in losses],
             value=float(roots[0].detach()) if plain else None,
             sync=sync,
@@ -123,10 +124,29 @@ class PassRecorder(TrainingListener):
             place=source,
         )
 
-    def _used(self, roots: Sequence[torch.Tensor]) -> list[int]:
-        """Return the forwards whose output is in the graph of ``roots`` and was in none before."""
-        graph = {node._sequence_nr() for root in roots for node in nodes(root)}  # other ids live no longer than a node
-        return sorted({self._outputs.pop(number) for number in graph & self._outputs.keys()})
+    def _watch_grad(self, grad: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(grad)
+        def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._recorder.active:
+                with self._recorder.watching():
+                    self._note_used(list(tensors_in(outputs)))
+            return grad(outputs, *args, **kwargs)
+
+        return watched
+
+    def _note_used(self, roots: Sequence[torch.Tensor]) -> None:
+        """Note the forwards with a node in the graph of ``roots``: autograd numbers the nodes of a thread in order."""
+        graph = sorted({node._sequence_nr() for root in roots for node in nodes(root)})
+        used = [
+            number
+            for number, (first, last) in self._unused.items()
+            if bisect_left(graph, first) < bisect_left(graph, last)
+        ]
+        for number in used:
+            del self._unused[number]
+        if self._begun is not None:  # inside the forward, as in a Lightning module that calls manual_backward
+            used.append(self._begun["number"])
+        self._recorder.note("used", forwards=used)
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Start counting batches, losses and backwards for the next update, which may have no forward that is seen."""
@@ -162,6 +182,12 @@ def _part_of_storage(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
         if storage.nbytes() > first.nbytes:
             return storage.data_ptr(), first.storage_offset()
     return None
+
+
+def _next_node() -> int:
+    """Return the number that autograd gives to the next node, less one."""
+    with torch.enable_grad():
+        return int(torch.ones((), requires_grad=True).neg().grad_fn._sequence_nr())
 
 
 def _device(module: nn.Module) -> torch.device:

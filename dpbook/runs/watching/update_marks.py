@@ -219,7 +219,7 @@ class UpdateMarks(TrainingListener):
                 self._record.examples += len(first)
                 self._record.tokens += first.numel() if first.dtype in TOKEN_DTYPES and first.dim() == 2 else 0
 
-    def forward_ends(self, module: nn.Module, result: Any) -> None:
+    def forward_ends(self, module: nn.Module) -> None:
         self._spans.close(self._open.pop("forward", None))
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:

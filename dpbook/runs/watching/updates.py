@@ -71,7 +71,8 @@ _REPLAY_UPDATES = 5
 class WatchedOptimizer:
     """An optimizer (kept alive, so that no id is used twice), its number, its parameters by name, and its updates.
 
-    ``frozen`` are the parameters of the same modules that are not trained, without those of which each rank has a part.
+    ``frozen`` are the parameters of the same modules that are not trained. Those of which each rank has a part are left
+    out, and those that a forward changes or DDP ignores, which may be a rank's own.
     """
 
     optimizer: Optimizer
@@ -89,6 +90,8 @@ class Updates(TrainingListener):
         self._local_sums = LocalGradientSums(recorder)
         self._watched: dict[int, WatchedOptimizer] = {}
         self._created = self._saved = 0
+        self._versions: list[tuple[torch.Tensor, int]] = []  # of frozen parameters, as a forward begins
+        self._state_of_forwards: set[int] = set()  # frozen parameters that a forward has changed
         self._sent: int | None = None  # collectives before the last step; None after the next pass has begun
         self._sent_after: set[int] = set()  # optimizers after whose last step the script has sent something
         hooks.listeners.append(self)
@@ -100,6 +103,11 @@ class Updates(TrainingListener):
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         self._look_for_collectives()
+        self._versions = [(each, each._version) for each in _frozen(module)]
+
+    def forward_ends(self, module: nn.Module) -> None:
+        self._state_of_forwards |= {id(each) for each, version in self._versions if each._version != version}
+        self._versions = []
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
         self._look_for_collectives()
@@ -177,9 +185,8 @@ class Updates(TrainingListener):
         self._local_sums.follow(parameters)
         modules = self._hooks.watch(optimizer)
         named = {modules.names[id(each)]: each for each in parameters}
-        whole = (each for root in modules.roots for each in root.parameters() if not is_sharded(each))
-        frozen = {modules.names[id(each)]: each for each in whole if not each.requires_grad}
-        frozen = {name: each for name, each in frozen.items() if name not in named}
+        fixed = (each for root in modules.roots for each in _frozen(root) if id(each) not in self._state_of_forwards)
+        frozen = {name: each for each in fixed if (name := modules.names[id(each)]) not in named}
         self._watched[id(optimizer)] = WatchedOptimizer(optimizer, number, named, frozen)
         averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
         wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
@@ -211,6 +218,13 @@ class Updates(TrainingListener):
             if isinstance(value, torch.Tensor)
         }
         return digests(tensors)
+
+
+def _frozen(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters that are not trained, of which each rank has a whole replica that DDP has made equal."""
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    named = ((name, each) for name, each in module.named_parameters() if name not in ignored)
+    return [each for _, each in named if not each.requires_grad and not is_sharded(each)]
 
 
 def _infinite(gradients: dict[str, torch.Tensor]) -> list[str]:

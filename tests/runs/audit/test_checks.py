@@ -22,9 +22,10 @@ def journal(updates=2, **changes):
     for update in range(1, updates + 1):
         plain = {
             "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
-                        "wrapped": True, "loader": "", "object": 0, "infinite": "", "number": update, "seen": True,
-                        "batch": ["train.py:5", 1, update]},
-            "backward": {"losses": None, "value": 1.0, "sync": True, "line": "train.py:9", "uses": [update]},
+                        "wrapped": True, "loader": "", "object": 0, "infinite": "", "number": update,
+                        "batch": ["train.py:5", 1, update, 9]},
+            "used": {"forwards": [update]},
+            "backward": {"losses": None, "value": 1.0, "sync": True, "line": "train.py:9"},
             "epoch": {"loader": "test", "object": 1, "share": 3, "examples": 9, "batches": 2, "part": None,
                       "sampler": "", "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
@@ -85,11 +86,11 @@ def skipping(first, infinite=""):
     events = [dict(event) for event in journal(4, backward={"losses": [part], "cleared": True})]
     forwards = [event for event in events if event["kind"] == "forward"]
     for event in forwards:
-        loop, epoch, batch = event["batch"]
-        event["batch"] = [loop, epoch, batch + (batch >= first)]
+        loop, epoch, batch, length = event["batch"]
+        event["batch"] = [loop, epoch, batch + (batch >= first), length]
     if first != NONE:
         forward = forwards[first - 1]
-        unused = {**forward, "batch": ["train.py:5", 1, first], "number": 9, "infinite": infinite}
+        unused = {**forward, "batch": ["train.py:5", 1, first, 9], "number": 9, "infinite": infinite}
         events.insert(events.index(forward), unused)
     return tuple(events)
 

@@ -33,7 +33,7 @@ def start(run: RunJournals) -> CheckResult | None:
         differs = first_difference(run.frozen(update), list(run.frozen(update)[0]))
         if differs:
             tensor, rank, number = differs
-            message = f"{number} of {plural(fixed, 'tensor')} that are not trained differ: the ranks train different "
+            message = f"of the parameters that are not trained, {number} of {fixed} differ: the ranks train different "
             message += "functions, unless the model does not use them; a wrapper or a broadcast makes them equal"
             return CheckResult("WARN", message, rank, tensor, 0)
     untrained = f"; {fixed} more that are not trained" if fixed else ""

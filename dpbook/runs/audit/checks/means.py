@@ -97,29 +97,33 @@ class LoaderPosition(NamedTuple):
 
 
 def _skipped_batch(run: RunJournals) -> CheckResult | None:
-    """Return a warning of the first update whose ranks are at different batches, because some of them skipped one."""
+    """Return a warning of the first update for which ranks are ahead of others, because they skipped a batch.
+
+    A rank that gives no gradient for a batch, but takes part in the update, is not ahead.
+    """
     of_ranks = [_positions(forwards) for forwards in run.used_forwards]
     for update in run.updates:
         reached = zip(update.of("forward"), of_ranks, strict=True)
         used = [[known[event["number"]] for event in events if event["number"] in known] for events, known in reached]
         positions = [each[-1] for each in used if each]
+        ahead = [rank for rank, each in enumerate(positions) if each.skipped]
+        behind = [each.batch for each in positions if not each.skipped]
         one_loop = len(positions) == run.world and len({each.loop for each in positions}) == 1
-        ranks = [rank for rank, each in enumerate(positions) if each.skipped]
-        if one_loop and len({each.batch for each in positions}) > 1 and 0 < len(ranks) < run.world:
-            message = f"{ranks_in_words(ranks)} skipped a batch, which no backward uses: this update is of batches "
+        if one_loop and ahead and behind and min(positions[rank].batch for rank in ahead) > max(behind):
+            message = f"{ranks_in_words(ahead)} skipped a batch, which no backward uses: this update is of batches "
             message += f"{' '.join(str(each.batch) for each in positions)} of the ranks' loaders, and at the end of "
             message += "the epoch ranks wait for those that have no batch left"
-            return CheckResult("WARN", message, ranks[0], None, update.number, positions[ranks[0]].place)
+            return CheckResult("WARN", message, ahead[0], None, update.number, positions[ahead[0]].place)
     return None
 
 
 def _positions(forwards: Mapping[int, Event]) -> dict[int, LoaderPosition]:
-    """Return the position of a rank at each of its used forwards, by number, without those of no loader."""
+    """Return the position of a rank at each of its used forwards, by number, if it has a loader that ends."""
     found: dict[int, LoaderPosition] = {}
     skipped, latest = 0, ("", 0, 0)
     for number, event in forwards.items():
-        if event["batch"]:
-            line, loop, batch = event["batch"]
+        line, loop, batch, length = event["batch"] or ("", 0, 0, None)
+        if length is not None:
             skipped += max(0, batch - latest[2] - 1) if (line, loop) == latest[:2] else 0
             found[number] = LoaderPosition((line, loop), batch, skipped, event["place"])
             latest = (line, loop, batch)

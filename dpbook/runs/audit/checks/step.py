@@ -58,12 +58,14 @@ def finite(run: RunJournals) -> CheckResult | None:
         if result := _first_infinite(update, scaled):
             return result
     for update in run.updates:
-        for rank, events in enumerate(update.before):
-            used = [None, *(each["batch"] for each in run.used_forwards[rank].values())]  # None: of no loader
-            for each in events:
-                if each["kind"] == "forward" and each["infinite"] and each["batch"] not in used:
-                    message = f"the model's {each['infinite']}, and no backward uses this batch"
-                    return CheckResult("WARN", message, rank, None, update.number, each["place"])
+        for rank, forwards in enumerate(update.of("forward")):
+            used = [each["batch"] for each in run.used_forwards[rank].values() if each["batch"]]
+            loops = [loop for *loop, _, _ in used]
+            for event in forwards:
+                *loop, _, _ = batch = event["batch"] or [None, None]
+                if event["infinite"] and batch not in used and loop in loops:  # of a loop that trains the model
+                    message = f"the model's {event['infinite']}, and no backward uses this batch"
+                    return CheckResult("WARN", message, rank, None, update.number, event["place"])
     return passed(f"in the backwards of {plural(len(run.updates), 'update')}") if run.updates else None
 
 
