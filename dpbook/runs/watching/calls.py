@@ -4,6 +4,7 @@ import functools
 import inspect
 import itertools
 import sys
+import threading
 import traceback
 import weakref
 from collections import Counter
@@ -84,9 +85,20 @@ class Loaders:
             epoch["order"] = short([repr(indices).encode()])[0]
             self._recorder.note("epoch", **epoch)
 
+    @property
+    def position(self) -> list[Any] | None:
+        """Line of the latest batch's loop, number of the loop and of the batch in it, and its number of batches.
+
+        None if there is no loop, or another thread reads the batches ahead.
+        """
+        if "loop" not in self.current or self.current["thread"] != threading.get_ident():
+            return None
+        return [self.current[key] for key in ("loader", "loop", "batch", "batches")]
+
     def _set_current(self, batch: Any, iterator: Any) -> None:
         self.current = self._begun.get(iterator) or {"batch": 0}
         self.current["batch"] += 1
+        self.current["thread"] = threading.get_ident()
         self.batches += 1
 
 

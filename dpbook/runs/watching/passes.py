@@ -1,11 +1,12 @@
 """Forwards and backwards of the script in its journal: random state, examples, losses, the wrapper's flags."""
 
 import functools
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -28,6 +29,19 @@ _COMPILED = "_orig_mod."
 """Prefix that torch.compile adds to the names in a module."""
 
 
+_KEPT_STEPS = 10
+"""Steps of optimizers after which a forward that no backward has used is forgotten."""
+
+
+class _Forward(NamedTuple):
+    """A forward by number, its nodes in autograd's numbering (``first`` to before ``end``), and the steps before it."""
+
+    number: int
+    first: int
+    end: int
+    steps: int
+
+
 class PassRecorder(TrainingListener):
     """Records every forward in training mode and every backward."""
 
@@ -44,8 +58,8 @@ class PassRecorder(TrainingListener):
         self._lines: dict[str, str] = {}
         self._losses: dict[Any, tuple[str, bool | None]] = {}
         self._drawn = self._losses_of_update = 0
-        self._forwards = self._first_node = 0
-        self._unused: dict[int, tuple[int, int]] = {}  # first and last node of forwards that no backward has used
+        self._forwards = self._first_node = self._steps = 0
+        self._unused: list[_Forward] = []
         self._parts: dict[int, set[int]] = {}  # offsets of an update's inputs, by the storage that they are part of
         hooks.listeners.append(self)
         recorder.replace(torch.autograd, "grad", self._watch_grad)
@@ -58,14 +72,13 @@ class PassRecorder(TrainingListener):
             return
         with self._recorder.watching():
             tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
-            loop = self._loaders.current
             self._forwards += 1
             self._begun = {
                 "number": self._forwards,
                 "random": random_state(_device(module)),
-                "loader": loop.get("loader"),
-                "object": loop.get("object"),
-                "batch": [loop[key] for key in ("loader", "loop", "batch", "batches")] if "loop" in loop else None,
+                "loader": self._loaders.current.get("loader"),
+                "object": self._loaders.current.get("object"),
+                "batch": self._loaders.position,
                 "rows": rows(tensors),
                 "part": _part_of_storage(tensors),
                 "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
@@ -81,7 +94,7 @@ class PassRecorder(TrainingListener):
         state, self._begun = self._begun, None
         if state is not None:
             with self._recorder.watching():
-                self._unused[state["number"]] = self._first_node, _next_node()
+                self._unused.append(_Forward(state["number"], self._first_node, _next_node(), self._steps))
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, wrapped=self._hooks.through_wrapper, **state)
                 self._batch, self._backwards = len(state["rows"]), 0
@@ -126,32 +139,32 @@ class PassRecorder(TrainingListener):
 
     def _watch_grad(self, grad: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(grad)
-        def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._recorder.active:
+        def watched(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            # a gradient with respect to an input, as of a gradient penalty, trains nothing by itself
+            if self._recorder.active and any(isinstance(each, nn.Parameter) for each in tensors_in(inputs)):
                 with self._recorder.watching():
                     self._note_used(list(tensors_in(outputs)))
-            return grad(outputs, *args, **kwargs)
+            return grad(outputs, inputs, *args, **kwargs)
 
         return watched
 
     def _note_used(self, roots: Sequence[torch.Tensor]) -> None:
         """Note the forwards with a node in the graph of ``roots``: autograd numbers the nodes of a thread in order."""
-        graph = sorted({node._sequence_nr() for root in roots for node in nodes(root)})
-        used = [
-            number
-            for number, (first, last) in self._unused.items()
-            if bisect_left(graph, first) < bisect_left(graph, last)
-        ]
-        for number in used:
-            del self._unused[number]
-        if self._begun is not None:  # inside the forward, as in a Lightning module that calls manual_backward
-            used.append(self._begun["number"])
+        waiting = [each for each in self._unused if each.steps > self._steps - _KEPT_STEPS]
+        used = [self._begun["number"]] if self._begun else []  # inside the forward, as Lightning's manual_backward
+        graph = (node._sequence_nr() for root in roots for node in nodes(root))
+        while waiting and (node := next(graph, None)) is not None:
+            place = bisect_right(waiting, node, key=attrgetter("first")) - 1
+            if place >= 0 and node < waiting[place].end:
+                used.append(waiting.pop(place).number)
+        self._unused = waiting
         self._recorder.note("used", forwards=used)
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Start counting batches, losses and backwards for the next update, which may have no forward that is seen."""
         self._drawn, self._losses_of_update, self._backwards = self._loaders.batches, 0, 0
         self._parts.clear()
+        self._steps += 1
 
     def _line_of_loss(self, line: str, losses: Sequence[Reduction]) -> str:
         """Return the line that stands for the loss: that of an `if` with `no_sync` for its `else`, too.
@@ -185,7 +198,7 @@ def _part_of_storage(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
 
 
 def _next_node() -> int:
-    """Return the number that autograd gives to the next node, less one."""
+    """Return the number of a new node: those made later have higher ones."""
     with torch.enable_grad():
         return int(torch.ones((), requires_grad=True).neg().grad_fn._sequence_nr())
 
@@ -197,7 +210,7 @@ def _device(module: nn.Module) -> torch.device:
 def _infinite(tensors: Sequence[torch.Tensor]) -> str:
     """Return in words which of a forward's inputs is the first with a NaN or an infinity, or ""."""
     for number, each in enumerate(tensors, 1):
-        if each.is_floating_point() and not bool(torch.isfinite(each).all()):
+        if each.is_floating_point() and each.layout == torch.strided and not bool(torch.isfinite(each).all()):
             value = "a NaN" if bool(each.isnan().any()) else "an infinity"
             return f"input {number}, of shape {tuple(each.shape)}, has {value}"
     return ""

@@ -103,10 +103,8 @@ NONE = 9
 def test_the_ranks_that_skip_a_batch_are_named(firsts, ranks):
     assert result_of("losses", *map(skipping, [NONE] * 3)).status == "PASS"
     result = result_of("losses", *map(skipping, firsts))
-    batches = " ".join("2" if first == NONE else "3" for first in firsts)
     assert (result.status, result.rank, result.update, result.place) == ("WARN", firsts.index(2), 2, PLACE)
-    assert result.message.startswith(f"{ranks} skipped a batch")
-    assert f"batches {batches} of" in result.message
+    assert result.message.startswith(f"{ranks} skipped a batch that no backward uses")
 
 
 def test_ranks_that_skip_a_batch_together_are_in_step():

@@ -145,10 +145,15 @@ def parts(run: RunJournals) -> CheckResult | None:
 def _training(run: RunJournals, rank: int) -> list[Event]:
     """Return the epochs of the loaders on whose batches the model is trained, of the loops that train it.
 
-    A script may look at one batch elsewhere, before it sets the sampler's epoch.
+    A script may look at one batch elsewhere, before it sets the sampler's epoch, or evaluate between the call of the
+    model and the reading of its batch: then a forward seems to belong to the last batch that was read elsewhere.
     """
-    used = {(event["object"], event["loader"]) for event in run.of("forward")[rank]}
-    return [event for event in run.of("epoch")[rank] if (event["object"], event["loader"]) in used]
+    used: dict[tuple[Any, Any], set[int | None]] = {}
+    for event in run.of("forward")[rank]:
+        numbers = used.setdefault((event["object"], event["loader"]), set())
+        numbers.add(event["batch"][2] if event["batch"] else None)
+    loops = [loop for loop, numbers in used.items() if len(numbers) > 1 or numbers & {1, None}]
+    return [event for event in run.of("epoch")[rank] if (event["object"], event["loader"]) in loops]
 
 
 @check("epochs", "every epoch has an order of its own", "chapter 03")

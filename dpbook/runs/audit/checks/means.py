@@ -88,7 +88,7 @@ def losses(run: RunJournals) -> CheckResult | None:
 
 
 class LoaderPosition(NamedTuple):
-    """Where a rank is in a loop over a loader: the batch that it used last, and the batches that it had skipped."""
+    """Batch of a loop over a loader that a rank has used last, and the number of batches that it had skipped."""
 
     loop: tuple[str, int]
     batch: int
@@ -102,7 +102,7 @@ def _skipped_batch(run: RunJournals) -> CheckResult | None:
     A rank that gives no gradient for a batch, but takes part in the update, is not ahead.
     """
     of_ranks = [_positions(forwards) for forwards in run.used_forwards]
-    for update in run.updates:
+    for update in () if any(run.of("join")) else run.updates:
         reached = zip(update.of("forward"), of_ranks, strict=True)
         used = [[known[event["number"]] for event in events if event["number"] in known] for events, known in reached]
         positions = [each[-1] for each in used if each]
@@ -110,9 +110,10 @@ def _skipped_batch(run: RunJournals) -> CheckResult | None:
         behind = [each.batch for each in positions if not each.skipped]
         one_loop = len(positions) == run.world and len({each.loop for each in positions}) == 1
         if one_loop and ahead and behind and min(positions[rank].batch for rank in ahead) > max(behind):
-            message = f"{ranks_in_words(ahead)} skipped a batch, which no backward uses: this update is of batches "
-            message += f"{' '.join(str(each.batch) for each in positions)} of the ranks' loaders, and at the end of "
-            message += "the epoch ranks wait for those that have no batch left"
+            lead = min(positions[rank].batch for rank in ahead) - max(behind)
+            batches = "a batch" if lead == 1 else f"{lead} batches"
+            message = f"{ranks_in_words(ahead)} skipped {batches} that no backward uses, and read ahead of the others "
+            message += "from here on: at the end of the epoch they wait for a rank that has no batch left"
             return CheckResult("WARN", message, ahead[0], None, update.number, positions[ahead[0]].place)
     return None
 

@@ -54,9 +54,11 @@ def scheduler(run: RunJournals) -> CheckResult | None:
 def finite(run: RunJournals) -> CheckResult | None:
     """Find the first NaN or infinity in an input, a loss or a gradient; a gradient scaler expects infinities."""
     scaled = any(run.of("scaler"))
+    usual: set[str] = set()  # inputs that are not finite in an update whose losses are, such as an attention mask
     for update in run.updates:
-        if result := _first_infinite(update, scaled):
+        if result := _first_infinite(update, scaled, usual):
             return result
+        usual.update(event["infinite"] for forwards in update.of("forward") for event in forwards)
     for update in run.updates:
         for rank, forwards in enumerate(update.of("forward")):
             used = [each["batch"] for each in run.used_forwards[rank].values() if each["batch"]]
@@ -69,15 +71,15 @@ def finite(run: RunJournals) -> CheckResult | None:
     return passed(f"in the backwards of {plural(len(run.updates), 'update')}") if run.updates else None
 
 
-def _first_infinite(update: Update, scaled: bool) -> CheckResult | None:
+def _first_infinite(update: Update, scaled: bool, usual: set[str]) -> CheckResult | None:
     for rank, events in enumerate(update.before):
         for event in events:
             if event["kind"] == "backward" and event["value"] is not None and not math.isfinite(event["value"]):
                 if scaled and math.isinf(event["value"]):
                     continue
-                inputs = (each["infinite"] for each in events if each["kind"] == "forward")
-                bad_input = next(filter(None, inputs), "")
-                reason = f", and the model's {bad_input}" if bad_input else ", from a finite input"
+                inputs = [each["infinite"] for each in events if each["kind"] == "forward"]
+                odd = next((each for each in inputs if each and each not in usual), "")
+                reason = f", and the model's {odd}" if odd else "" if any(inputs) else ", from a finite input"
                 message = f"the loss is {event['value']}{reason}"
                 return CheckResult("FAIL", message, rank, None, update.number, event["place"])
     infinite = [step["infinite"] for step in update.steps]
