@@ -140,6 +140,7 @@ class PassRecorder(TrainingListener):
     def _watch_grad(self, grad: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(grad)
         def watched(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            inputs = inputs if isinstance(inputs, torch.Tensor | tuple | list) else tuple(inputs)  # `m.parameters()`
             # a gradient with respect to an input, as of a gradient penalty, trains nothing by itself
             if self._recorder.active and any(isinstance(each, nn.Parameter) for each in tensors_in(inputs)):
                 with self._recorder.watching():
