@@ -264,6 +264,18 @@ def replicas_of(wrapper: nn.Module) -> int:
     return int(dist.get_world_size(group))
 
 
+def has_own_data(parameter: torch.Tensor, world: int) -> bool:
+    """Whether each rank reads examples of its own: `fully_shard` alone may have spread this parameter over all ranks.
+
+    Ranks that hold parts of one model read the same: of tensor parallelism beside it a parameter has two shards.
+    """
+    mesh: Any = getattr(parameter, "device_mesh", None)
+    if mesh is None:
+        return True
+    placements: Any = getattr(parameter, "placements", ())
+    return bool(mesh.size() == world and sum(each.is_shard() for each in placements) < 2)
+
+
 def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> dict[int, str]:
     """Return the parameters' names in their modules, with the class in front if two modules share a name."""
     names: dict[int, str] = {}

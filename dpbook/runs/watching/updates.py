@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import Optimizer
 
 from dpbook.runs.watching.hashing import digests, is_sharded, local_part
@@ -20,6 +21,7 @@ from dpbook.runs.watching.hooks import (
     TrainingListener,
     averages,
     ddp_all_reduces,
+    has_own_data,
     parameters_of,
     replicas_of,
 )
@@ -191,6 +193,8 @@ class Updates(TrainingListener):
         averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
         wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
         sharded = [name for name, each in named.items() if is_sharded(each)]
+        by_fsdp = any(isinstance(each, FSDPModule) for root in modules.roots for each in root.modules())
+        own_data = not sharded or (by_fsdp and all(has_own_data(each, self._world) for each in parameters))
         hooks: list[Any] = [hook for wrapper in averaging for hook, _ in getattr(wrapper, "_comm_hooks", ())]
         self._recorder.note(
             "optimizer",
@@ -202,7 +206,7 @@ class Updates(TrainingListener):
             roots=[id(root) for root in modules.roots],
             wrappers=sorted({type(wrapper).__name__ for wrapper in modules.wrappers}),
             comm_hooks=[getattr(hook, "__name__", type(hook).__name__) for hook in hooks],
-            replicas=min(map(replicas_of, averaging), default=1 if sharded else self._world),
+            replicas=min(map(replicas_of, averaging), default=self._world if own_data else 1),
             sharded=sharded,
             devices=sorted({str(each.device) for each in parameters}),
             unwrapped=[name for name, each in named.items() if id(each) not in wrapped and each.requires_grad],
