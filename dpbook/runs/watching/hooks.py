@@ -264,6 +264,12 @@ def replicas_of(wrapper: nn.Module) -> int:
     return int(dist.get_world_size(group))
 
 
+def is_fully_sharded(module: nn.Module) -> bool:
+    """Whether torch's `fully_shard` was applied to a module or to one inside it."""
+    names = {base.__name__ for each in module.modules() for base in type(each).__mro__}
+    return "FSDPModule" in names
+
+
 def has_own_data(parameter: torch.Tensor, world: int) -> bool:
     """Whether each rank reads examples of its own: `fully_shard` alone may have spread this parameter over all ranks.
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import Optimizer
 
 from dpbook.runs.watching.hashing import digests, is_sharded, local_part
@@ -22,6 +21,7 @@ from dpbook.runs.watching.hooks import (
     averages,
     ddp_all_reduces,
     has_own_data,
+    is_fully_sharded,
     parameters_of,
     replicas_of,
 )
@@ -193,7 +193,7 @@ class Updates(TrainingListener):
         averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
         wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
         sharded = [name for name, each in named.items() if is_sharded(each)]
-        by_fsdp = any(isinstance(each, FSDPModule) for root in modules.roots for each in root.modules())
+        by_fsdp = any(is_fully_sharded(root) for root in modules.roots)
         own_data = not sharded or (by_fsdp and all(has_own_data(each, self._world) for each in parameters))
         hooks: list[Any] = [hook for wrapper in averaging for hook, _ in getattr(wrapper, "_comm_hooks", ())]
         self._recorder.note(

@@ -10,7 +10,7 @@ from tests.cases import each
 
 
 @each(
-    ("size", "placements", "own"),
+    ("size", "placements", "expected"),
     [
         (4, [Shard(0)], True),  # fully_shard
         (4, [Replicate(), Shard(0)], True),  # on a mesh of two dimensions: replicas of shards
@@ -18,7 +18,7 @@ from tests.cases import each
         (2, [Shard(0)], False),  # over some of the ranks
     ],
 )
-def test_ranks_that_hold_parts_of_one_model_may_read_the_same(size, placements, own):
+def test_ranks_that_hold_parts_of_one_model_may_read_the_same(size, placements, expected):
     spread = SimpleNamespace(device_mesh=SimpleNamespace(size=lambda: size), placements=placements)
-    assert has_own_data(spread, 4) is own
+    assert has_own_data(spread, 4) is expected
     assert has_own_data(torch.zeros(2), 4)
