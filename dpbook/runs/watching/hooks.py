@@ -265,15 +265,15 @@ def replicas_of(wrapper: nn.Module) -> int:
 
 
 def is_fully_sharded(module: nn.Module) -> bool:
-    """Whether torch's `fully_shard` was applied to a module or to one inside it."""
+    """Whether torch's `fully_shard` or its first FSDP was applied to a module or to one inside it."""
     names = {base.__name__ for each in module.modules() for base in type(each).__mro__}
-    return "FSDPModule" in names
+    return not names.isdisjoint(("FSDPModule", "FullyShardedDataParallel"))
 
 
 def has_own_data(parameter: torch.Tensor, world: int) -> bool:
-    """Whether each rank reads examples of its own: `fully_shard` alone may have spread this parameter over all ranks.
+    """Whether sharding this parameter leaves each rank with examples of its own, if `fully_shard` sharded it.
 
-    Ranks that hold parts of one model read the same: of tensor parallelism beside it a parameter has two shards.
+    With tensor parallelism besides, it is sharded over two dimensions of the mesh, and some ranks read the same.
     """
     mesh: Any = getattr(parameter, "device_mesh", None)
     if mesh is None:

@@ -3,8 +3,9 @@
 kind        written when                        fields
 optimizer   before its first update             optimizer, id, name, names, group, roots, wrappers, comm_hooks,
                                                 replicas, sharded, unwrapped, devices
-forward     the model is called                 loader, object, rows, random, drawn, buffers, frozen, sync, wrapped,
-                                                finite, batch_norm, module
+forward     the model is called                 number, loader, object, batch, rows, random, drawn, buffers, sync,
+                                                wrapped, infinite, batch_norm, module
+used        a loss is differentiated            forwards: numbers of those in its graph, unless noted before
 backward    a loss is differentiated            losses, value, sync, line, gathered, coupled
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name, of, by_accelerate
@@ -15,7 +16,7 @@ epoch       a loader gives its first batch      loader, batches, sampler, shuffl
                                                 sampler_object, order
 collective  the script calls a collective       name, shape, dtype
 step        an optimizer is about to step       optimizer, update, gradients, infinite, removed, own, own_infinite,
-                                                missing, rates, before, state_before
+                                                missing, rates, before, frozen, state_before
 stepped     the optimizer has stepped           optimizer, update, parameters, state, sent
 cost        after an update                     update, watching, seconds
 join        torch's Join is entered             –

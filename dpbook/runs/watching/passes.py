@@ -27,10 +27,8 @@ _LOOKED_AT = 3
 """Gradients of a module that are looked at to see whether they have been set to zero."""
 _COMPILED = "_orig_mod."
 """Prefix that torch.compile adds to the names in a module."""
-
-
 _KEPT_STEPS = 10
-"""Steps of optimizers after which a forward that no backward has used is forgotten."""
+"""Steps of optimizers after which a forward that no backward has used is forgotten: a critic may make five in a row."""
 
 
 class _Forward(NamedTuple):
@@ -155,9 +153,9 @@ class PassRecorder(TrainingListener):
         used = [self._begun["number"]] if self._begun else []  # inside the forward, as Lightning's manual_backward
         graph = (node._sequence_nr() for root in roots for node in nodes(root))
         while waiting and (node := next(graph, None)) is not None:
-            place = bisect_right(waiting, node, key=attrgetter("first")) - 1
-            if place >= 0 and node < waiting[place].end:
-                used.append(waiting.pop(place).number)
+            index = bisect_right(waiting, node, key=attrgetter("first")) - 1
+            if index >= 0 and node < waiting[index].end:
+                used.append(waiting.pop(index).number)
         self._unused = waiting
         self._recorder.note("used", forwards=used)
 

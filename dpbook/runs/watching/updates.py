@@ -105,11 +105,14 @@ class Updates(TrainingListener):
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         self._look_for_collectives()
-        self._versions = [(each, each._version) for each in _frozen(module)]
+        with self._recorder.watching():
+            # inference tensors have no version
+            self._versions = [(each, each._version) for each in _frozen(module) if not each.is_inference()]
 
     def forward_ends(self, module: nn.Module) -> None:
-        self._state_of_forwards |= {id(each) for each, version in self._versions if each._version != version}
-        self._versions = []
+        with self._recorder.watching():
+            self._state_of_forwards |= {id(each) for each, version in self._versions if each._version != version}
+            self._versions = []
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
         self._look_for_collectives()
@@ -193,8 +196,9 @@ class Updates(TrainingListener):
         averaging = [wrapper for wrapper in modules.wrappers if averages(wrapper)]
         wrapped = {id(each) for wrapper in averaging for each in wrapper.parameters()}
         sharded = [name for name, each in named.items() if is_sharded(each)]
-        by_fsdp = any(is_fully_sharded(root) for root in modules.roots)
-        own_data = not sharded or (by_fsdp and all(has_own_data(each, self._world) for each in parameters))
+        own_data = not sharded or (
+            any(map(is_fully_sharded, modules.roots)) and all(has_own_data(each, self._world) for each in parameters)
+        )
         hooks: list[Any] = [hook for wrapper in averaging for hook, _ in getattr(wrapper, "_comm_hooks", ())]
         self._recorder.note(
             "optimizer",

@@ -20,7 +20,8 @@ def start(run: RunJournals) -> CheckResult | None:
     for update in first:
         names, about = run.shared(update.optimizer), run.optimizers[update.optimizer][0]
         compared += len(names)
-        fixed += len(run.frozen(update)[0])
+        frozen = run.frozen(update)
+        fixed += len(frozen[0])
         differs = first_difference([step["before"] for step in update.steps], names)
         if differs:
             tensor, rank, number = differs
@@ -30,11 +31,12 @@ def start(run: RunJournals) -> CheckResult | None:
                 reason += "change them before it steps?"
             message = f"before the first update, {number} of {plural(len(names), 'tensor')} differ: {reason}"
             return CheckResult("FAIL", message, rank, tensor, 0)
-        differs = first_difference(run.frozen(update), list(run.frozen(update)[0]))
+        differs = first_difference(frozen, list(frozen[0]))
         if differs:
             tensor, rank, number = differs
-            message = f"of the parameters that are not trained, {number} of {fixed} differ: the ranks train different "
-            message += "functions, unless the model does not use them; a wrapper or a broadcast makes them equal"
+            message = f"of the parameters that are not trained, {number} of {len(frozen[0])} differ: the ranks train "
+            message += "different functions, unless the model does not use them; a wrapper or a broadcast makes them "
+            message += "equal"
             return CheckResult("WARN", message, rank, tensor, 0)
     untrained = f"; {fixed} more that are not trained" if fixed else ""
     return passed(f"{plural(compared, 'tensor')}, bit for bit{untrained}") if compared else None

@@ -112,8 +112,9 @@ def _skipped_batch(run: RunJournals) -> CheckResult | None:
         if one_loop and ahead and behind and min(positions[rank].batch for rank in ahead) > max(behind):
             lead = min(positions[rank].batch for rank in ahead) - max(behind)
             batches = "a batch" if lead == 1 else f"{lead} batches"
-            message = f"{ranks_in_words(ahead)} skipped {batches} that no backward uses, and read ahead of the others "
-            message += "from here on: at the end of the epoch they wait for a rank that has no batch left"
+            message = f"{ranks_in_words(ahead)} skipped {batches} that no backward uses: from this update on the ranks "
+            message += "are at different batches of their loaders, and at the end of the epoch some wait for ranks "
+            message += "that have no batch left"
             return CheckResult("WARN", message, ahead[0], None, update.number, positions[ahead[0]].place)
     return None
 
