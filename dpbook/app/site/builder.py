@@ -87,11 +87,13 @@ class _Site:
         }
         self.glossary = glossary.terms(self.chapters)
         self.dead_links: list[str] = []
+        self.pictures: set[str] = set()
 
     # What pages ask for.
 
     def picture(self, data: bytes, ending: str) -> str:
         address = f"pictures/{hashlib.sha256(data).hexdigest()[:16]}.{ending}"
+        self.pictures.add(address)
         path = self.folder / address
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
@@ -176,6 +178,9 @@ class _Site:
         names = [(Path(page.place).stem, page.title) for page in printed]
         self._write(paper, groups={}, before=None, after=None, chapters=names)
         self._write_assets([home, *order])
+        for path in self.folder.glob(f"pictures/{'[0-9a-f]' * 16}.*"):
+            if f"pictures/{path.name}" not in self.pictures:
+                path.unlink()  # of an earlier build
         return BuiltSite(self.folder, [home, *order], self.dead_links)
 
     def _write(self, page: Page, **values: object) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dpbook.app import main
 from dpbook.app.site import build, glossary
+from dpbook.app.site.builder import MARK
 from dpbook.app.site.pages import numbers, stating_lines
 from dpbook.core import DpbookError, checkout
 
@@ -207,7 +208,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 @pytest.mark.proof
 def test_pages_are_the_same_when_they_are_built_again(built, tmp_path):
+    """Pictures of an earlier build that no page shows any more are removed, other files stay."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for path in (tmp_path / MARK, pictures / f"{'0' * 16}.svg", pictures / "notes.svg"):
+        path.touch()
     again = build(ROOT, tmp_path)
+    shown = {path.name for path in (built.folder / "pictures").iterdir()}
+    assert {path.name for path in pictures.iterdir()} == shown | {"notes.svg"}
     for path in built.folder.rglob("*.*"):
         assert path.read_bytes() == (again.folder / path.relative_to(built.folder)).read_bytes(), path.name
 
