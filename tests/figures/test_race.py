@@ -40,7 +40,7 @@ def test_the_meters_count_what_has_passed():
     shown = at(viewer, 7 / 12)
     assert [line for line in shown if line.endswith("%")] == ["0%", "86%", "75%", "86%"]
     assert [line for line in at(viewer, 0) if line.endswith("%")] == ["0%"] * 4
-    assert at(viewer, 0)[0] == "late, early: one step each, on one clock"
+    assert at(viewer, 0)[0] == "late, early: all start together"
 
 
 def test_who_has_finished_stands_still_and_the_last_title_says_who_won():

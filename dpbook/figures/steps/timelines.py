@@ -226,7 +226,7 @@ def play_race(timelines: Mapping[str, Timeline]) -> Viewer:
 
 def _standing(runners: Mapping[str, Timeline], now: float) -> str:
     if now == 0:
-        return f"{', '.join(runners)}: one step each, on one clock"
+        return f"{', '.join(runners)}: all start together"
     finished = [name for name, timeline in runners.items() if timeline.end <= now]
     return f"After {milliseconds(now)}: {' and '.join(finished) + ' finished' if finished else 'all are running'}"
 
