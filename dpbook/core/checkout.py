@@ -5,7 +5,7 @@ them in ``dpbook/published``, without the solutions.
 
 The metadata of a notebook describe its chapter:
 
-    "dpbook": {"title": "All-reduce", "minutes": 60}
+    "dpbook": {"title": "All-reduce", "minutes": 75}
 
 ``minutes`` is the reading time. A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12. In a reader's
 copy, ``version`` is the version of the book that it is from.
