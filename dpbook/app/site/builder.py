@@ -178,9 +178,9 @@ class _Site:
         names = [(Path(page.place).stem, page.title) for page in printed]
         self._write(paper, groups={}, before=None, after=None, chapters=names)
         self._write_assets([home, *order])
-        for path in self.folder.glob(f"pictures/{'[0-9a-f]' * 16}.*"):
-            if f"pictures/{path.name}" not in self.pictures:
-                path.unlink()  # of an earlier build
+        for picture in self.folder.glob(f"pictures/{'[0-9a-f]' * 16}.*"):
+            if f"pictures/{picture.name}" not in self.pictures:
+                picture.unlink()  # of an earlier build
         return BuiltSite(self.folder, [home, *order], self.dead_links)
 
     def _write(self, page: Page, **values: object) -> None:

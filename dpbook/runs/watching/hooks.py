@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,8 @@ try:
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 except ImportError:  # a private class, which another version of torch may lack
     FSDPParamGroup = None
+
+T = TypeVar("T")
 
 
 class TrainingListener:
@@ -88,33 +90,37 @@ class TrainingHooks:
         """Whether a backward would be averaged now; None if no wrapper is known."""
         return all(map(syncs, self.wrappers.values())) if self.wrappers else None
 
-    def watch(self, optimizer: Optimizer) -> "Owners":
-        """Watch the modules that have the optimizer's parameters, and return them.
+    def watch(self, optimizer: Optimizer, modules: Sequence[nn.Module] | None = None) -> "Owners":
+        """Watch those of ``modules`` (default: of the process) that have the optimizer's parameters, and return them.
 
         It is called again before the first step, because a script may wrap its model after it creates the optimizer.
         """
-        modules = owners(parameters_of(optimizer))
+        found = owners(parameters_of(optimizer), _instances(nn.Module) if modules is None else modules)
         # a compiled module never calls the module that it was made from
-        compiled = [each for each in modules.wrappers if type(each).__name__ == "OptimizedModule"]
-        for root in (*modules.roots, *compiled):
+        compiled = [each for each in found.wrappers if type(each).__name__ == "OptimizedModule"]
+        for root in (*found.roots, *compiled):
             self._watched.setdefault(id(root), weakref.ref(root))
-        self.wrappers.update({id(wrapper): wrapper for wrapper in modules.wrappers if averages(wrapper)})
-        return modules
+        self.wrappers.update({id(wrapper): wrapper for wrapper in found.wrappers if averages(wrapper)})
+        return found
 
     def watch_existing(self) -> None:
         """Watch the optimizers that the script has created already, and the wrappers around what they update."""
         gc.collect()  # an earlier training in this process may have left its model
-        for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
-            self._optimizer_created(None, optimizer)
+        modules = _instances(nn.Module)
+        for optimizer in _instances(Optimizer):
+            self._watch_created(optimizer, modules)
 
     def _wrapper_created(self, result: None, wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
         self.wrappers[id(wrapper)] = wrapper
 
     def _optimizer_created(self, result: None, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        self._watch_created(optimizer)
+
+    def _watch_created(self, optimizer: Optimizer, modules: Sequence[nn.Module] | None = None) -> None:
         with self._recorder.watching():
-            modules = self.watch(optimizer)
+            found = self.watch(optimizer, modules)
             for listener in self.listeners:
-                listener.optimizer_created(optimizer, modules)
+                listener.optimizer_created(optimizer, found)
 
     def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -210,10 +216,14 @@ class Owners:
     names: dict[int, str]
 
 
-def owners(parameters: Sequence[torch.Tensor]) -> Owners:
-    """Search all modules of the process for these parameters; this takes some hundredths of a second."""
+def _instances(of: type[T]) -> list[T]:
+    """Return the process's objects of a class; this takes some hundredths of a second."""
+    return [each for each in gc.get_objects() if issubclass(type(each), of)]
+
+
+def owners(parameters: Sequence[torch.Tensor], modules: Sequence[nn.Module]) -> Owners:
+    """Search modules for these parameters."""
     wanted = {id(parameter) for parameter in parameters}
-    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     holding = [each for each in modules if "_parameters" in vars(each) and wanted & _ids(each)]
     wrappers = tuple(each for each in holding if averages(each) or type(each).__name__ in FURTHER_WRAPPERS)
     bare = [each for each in holding if not any(each is wrapper for wrapper in wrappers)]
