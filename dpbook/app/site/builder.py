@@ -179,7 +179,7 @@ class _Site:
         self._write(paper, groups={}, before=None, after=None, chapters=names)
         self._write_assets([home, *order])
         for picture in self.folder.glob(f"pictures/{'[0-9a-f]' * 16}.*"):
-            if f"pictures/{picture.name}" not in self.pictures:
+            if picture.is_file() and f"pictures/{picture.name}" not in self.pictures:
                 picture.unlink()  # of an earlier build
         return BuiltSite(self.folder, [home, *order], self.dead_links)
 

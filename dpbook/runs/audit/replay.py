@@ -120,7 +120,7 @@ def _over_ranks(gradients: ReplayGradients, kind: str, weights: Sequence[float] 
     return {name: np.sum([weight * of_rank[name] for weight, of_rank in pairs], axis=0) for name in gradients.names}
 
 
-NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"
+NAME, BOOK = "replay", "chapter 02"
 AFTER = ("group", "start", "sync", "unused", "scaled", "clip", "mean", "gradients", "finite")
 EXTRA = 16
 """Roundings besides those of the sums: factors, quotients, clipping, the scaler, the conversion to float32."""
@@ -130,9 +130,10 @@ READABLE_ULPS = 100
 
 def replay_findings(run: RunJournals, number: int) -> list[Finding]:
     """Return one finding for each optimizer, about its update ``number``."""
+    claim = f"the gradient of update {number} is the big batch's"
     updates = [update for update in run.updates if update.number == number]
     if not updates:
-        return [Finding(NAME, CLAIM, untested(f"update {number} was not seen"), BOOK)]
+        return [Finding(NAME, claim, untested(f"update {number} was not seen"), BOOK)]
     # the optimizers inside a sharded one have different parameters on each rank
     names = {number: {str(each["names"]) for each in of_ranks} for number, of_ranks in run.optimizers.items()}
     whole = [update for update in updates if len(names[update.optimizer]) == 1] or updates[:1]
@@ -141,10 +142,11 @@ def replay_findings(run: RunJournals, number: int) -> list[Finding]:
         result, coupling = _replay(run, update), _coupling(update)
         which = f" (optimizer {update.optimizer + 1})" if len(whole) > 1 else ""
         if coupling and result.status == "PASS":
-            findings.append(Finding(NAME, f"the gradient is the mean of the ranks'{which}", result, BOOK))
-            findings.append(Finding("coupled", CLAIM + which, untested(coupling), BOOK))
+            mean = f"the gradient of update {number} is the mean of the ranks'"
+            findings.append(Finding(NAME, mean + which, result, BOOK))
+            findings.append(Finding("coupled", claim + which, untested(coupling), BOOK))
         else:
-            findings.append(Finding(NAME, CLAIM + which, result, BOOK))
+            findings.append(Finding(NAME, claim + which, result, BOOK))
     return findings
 
 

@@ -91,7 +91,7 @@ class TrainingHooks:
         return all(map(syncs, self.wrappers.values())) if self.wrappers else None
 
     def watch(self, optimizer: Optimizer, modules: Sequence[nn.Module] | None = None) -> "Owners":
-        """Watch those of ``modules`` (default: of the process) that have the optimizer's parameters, and return them.
+        """Watch those of ``modules`` (default: all in the process) that have the optimizer's parameters; return them.
 
         It is called again before the first step, because a script may wrap its model after it creates the optimizer.
         """
@@ -106,9 +106,10 @@ class TrainingHooks:
     def watch_existing(self) -> None:
         """Watch the optimizers that the script has created already, and the wrappers around what they update."""
         gc.collect()  # an earlier training in this process may have left its model
-        modules = _instances(nn.Module)
-        for optimizer in _instances(Optimizer):
-            self._watch_created(optimizer, modules)
+        if optimizers := _instances(Optimizer):
+            modules = _instances(nn.Module)
+            for optimizer in optimizers:
+                self._watch_created(optimizer, modules)
 
     def _wrapper_created(self, result: None, wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
         self.wrappers[id(wrapper)] = wrapper

@@ -200,9 +200,9 @@ def test_a_replay_says_what_the_gradient_is_instead(folder, name, text):
 )
 def test_a_loss_that_couples_examples_has_no_big_batch_that_a_replay_could_judge(folder, name, text):
     coupled = lines_of(folder, name)["coupled"]
-    assert (coupled.claim, coupled.result.status) == ("the gradient is the big batch's", "----")
+    assert (coupled.claim, coupled.result.status) == ("the gradient of update 1 is the big batch's", "----")
     assert text in coupled.result.message
-    assert lines_of(folder, name)["replay"].claim == "the gradient is the mean of the ranks'"
+    assert lines_of(folder, name)["replay"].claim == "the gradient of update 1 is the mean of the ranks'"
 
 
 def test_where_the_gather_has_a_gradient_the_big_batch_is_judged(folder):

@@ -77,7 +77,7 @@ def test_a_script_that_torchrun_starts_is_recorded_for_an_audit(script, capsys):
     assert ended.returncode == 0, ended.stderr
     assert main(["audit", "--read", "kept"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("PASS  the gradient is the big batch's") for line in lines)
+    assert any(line.startswith("PASS  the gradient of update 1 is the big batch's") for line in lines)
     assert re.match(r"0 causes of failure, 0 warnings, \d+ not tested; 3 updates seen", lines[-1])
 
 
