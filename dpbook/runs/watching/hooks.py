@@ -105,10 +105,10 @@ class TrainingHooks:
 
     def watch_existing(self) -> None:
         """Watch the optimizers that the script has created already, and the wrappers around what they update."""
-        gc.collect()  # an earlier training in this process may have left its model
-        if optimizers := _instances(Optimizer):
+        if _instances(Optimizer):
+            gc.collect()  # an earlier training in this process may have left its model
             modules = _instances(nn.Module)
-            for optimizer in optimizers:
+            for optimizer in _instances(Optimizer):
                 self._watch_created(optimizer, modules)
 
     def _wrapper_created(self, result: None, wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
