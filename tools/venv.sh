@@ -64,11 +64,10 @@ progress() {
     done
     [ ! -t 1 ] || printf '\r\033[K'
 }
-# pip would compile 15,000 modules, a minute of work; the tenth that is used is compiled when it is first imported.
 # A pipe has the status of its last command, so that pip's is kept in a file. Its errors are not piped.
 install() {
     rm -f .venv/.installed
-    { pip install --no-compile --progress-bar off "$@" && touch .venv/.installed; } | progress
+    { pip install --progress-bar off "$@" && touch .venv/.installed; } | progress
     [ -e .venv/.installed ]
 }
 stuck="The installation stopped half-way; what is in .venv is kept, and the next run takes it up from there."

@@ -1,6 +1,7 @@
 """Run many recorded scripts on a rank, one after another, in one process group."""
 
 import contextlib
+import gc
 import io
 import os
 import random
@@ -29,6 +30,7 @@ def run_jobs(rank, jobs):
             torch.manual_seed(99)
             random.seed(99)
             sys.argv = [script, *argv]
+            gc.freeze()  # a recording searches the process's objects: those from before this script are left out
             quietly = contextlib.redirect_stdout(io.StringIO())
             with recording(folder, audit=True, **wanted), quietly, contextlib.suppress(SystemExit):
                 runpy.run_path(script, run_name="__main__")
