@@ -23,7 +23,9 @@ from matplotlib import pyplot
 pyplot.figure()
 {
     "name": __name__, "main": sys.modules["__main__"].__dict__ is globals(), "argv": len(sys.argv),
-    "folder": os.getcwd(), "path": sorted(set(sys.path)),
+    "folder": os.getcwd(),
+    # torch.distributed.nn of torch 2.9 adds a temporary folder
+    "path": sorted({each for each in sys.path if not os.path.basename(each).startswith("tmp")}),
     "environment": {name: value for name, value in os.environ.items() if name not in IGNORED},
     "session": os.getsid(0) == os.getpid() == os.getpgid(0), "backend": matplotlib.get_backend(),
     "process": multiprocessing.current_process().name, "parent": multiprocessing.parent_process(),
