@@ -159,7 +159,7 @@ def _saved_files(error: BaseException) -> Iterator[Path]:
         if frame.f_code.co_name == "save" and frame.f_code.co_filename.endswith(_SERIALIZATION):
             file = frame.f_locals.get("f")
             name = getattr(file, "name", file)
-            if isinstance(name, (str, os.PathLike)):
+            if isinstance(name, str | os.PathLike):
                 yield Path(name)
 
 
