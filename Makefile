@@ -12,6 +12,8 @@ export ARGS CONSTRAINTS PYTHON TORCH_INDEX
 unexport PYTHONDONTWRITEBYTECODE
 export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
 BIN := .venv/bin
+# Older releases of NumPy and torch declare other types.
+TYPES := $(if $(filter constraints.txt,$(CONSTRAINTS)),$(BIN)/python -m mypy,echo "Types are checked with constraints.txt alone.")
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -62,7 +64,7 @@ style:
 	$(BIN)/lint-imports --config pyproject.toml
 	@# In a new checkout all tests are compiled meanwhile, once: else each worker would, at the same time as the others.
 	@test -d .pytest_cache || $(BIN)/python -m pytest --collect-only -q tests >/dev/null 2>&1 & \
-	echo $(BIN)/python -m mypy; $(BIN)/python -m mypy; status=$$?; wait; exit $$status
+	$(TYPES); status=$$?; wait; exit $$status
 
 fmt: ## put the code into the project's style
 	@tools/venv.sh dev
