@@ -57,7 +57,7 @@ def python_that(checkout, script):
 
 
 def make(checkout, python, arguments="--allow-root"):
-    command = ["make", "lab", f"PYTHON={python}", f"ARGS={arguments}"]
+    command = ["make", "lab", f"PYTHON={python}", f"ARGS={arguments}", "CONSTRAINTS=constraints.txt"]
     path = f"{checkout}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         command, cwd=checkout, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60

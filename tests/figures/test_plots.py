@@ -9,7 +9,7 @@ from dpbook import figures
 from dpbook.collectives import AlphaBeta, crossover, fit
 from dpbook.core import palette
 from dpbook.figures import cap_sweep, digits_grid, drift_and_gap, loss_curve
-from dpbook.figures.card import LINES, VARIES
+from dpbook.figures.card import LINES, VARIES, finish, new_figure
 from dpbook.overlap import CapSweep, best_cap, equal_layers
 from dpbook.replicas import Run, digits, shard, split
 from tests.cases import refuses
@@ -84,6 +84,22 @@ def test_a_loss_curve_says_where_it_begins_and_ends():
         == "Down. Loss of the global batch from the first to the last step: 8 replicas: 1 → 0.1."
     )
     assert loss_curve(run(8), "Down", log=True).svg != loss_curve(run(8), "Down").svg
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (1e-17, 1, ["10⁻¹⁶", "10⁻¹⁴", "10⁻¹²", "10⁻¹⁰", "10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²", "10⁰"]),
+        (0.5, 2000, ["10⁰", "10¹", "10²", "10³"]),
+        (10, 100, ["10¹", "10²"]),
+        (1500, 20_000, ["10⁴", "2×10³", "3×10³", "4×10³", "6×10³", "2×10⁴"]),
+        (0.011, 0.09, ["2×10⁻²", "3×10⁻²", "4×10⁻²", "6×10⁻²"]),
+    ],
+)
+def test_a_logarithmic_axis_has_these_labels_with_every_matplotlib(low, high, labels):
+    figure, axes = new_figure("Title")
+    axes.set(xscale="log", xlim=(low, high), yticks=[])
+    assert [node.text for node in parse(finish(figure, "Alt.")).findall(f"{NS}text")][1:] == labels
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def read_only(name: str, values: NDArray[Number]) -> NDArray[Number]:
     if not isinstance(values, np.ndarray):
         raise InvalidArgument(name, values, "an array; Round.of takes numbers and lists as well")
     flags = values.flags
-    if flags.writeable or not flags.owndata:
+    if not flags.owndata or flags.writeable:  # in this order: NumPy 2.0 warns of `writeable` of a broadcast array
         values = values.copy()
         values.setflags(write=False)
     return values

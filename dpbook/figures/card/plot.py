@@ -15,6 +15,7 @@ from dpbook.figures.card.svg import MARGIN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 740, 320
@@ -108,8 +109,27 @@ def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
     for axes in figure.axes:
         axes.set_title(axes.get_ylabel())
         axes.set_ylabel("")
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                _set_ticks(axis)
     card = Card(WIDTH, str(figure.get_label()))
     if len(marks := legend_marks(figure)) > 1:
         card.legend(marks)
     card.add(*render(figure, card.y))
     return Picture(WIDTH, card.y + figure.bbox.height, card.body, f"{card.title}. {alt}", varies=varies)
+
+
+def _set_ticks(axis: Axis) -> None:
+    """Choose the ticks of a logarithmic axis as matplotlib 3.11 does, so that pictures are the same with earlier ones.
+
+    Where not every power of ten has a tick, those have one whose exponents can be divided by the distance. Between
+    powers 2, 3, 4 and 6 times a power are labelled only if an axis has at most one power: `LogFormatter` compares its
+    first threshold with the number of powers, before 3.11 with the number of decades.
+    """
+    low, high = np.log10(np.sort(axis.get_view_interval()))
+    powers = np.arange(np.ceil(low), np.floor(high) + 1)
+    distance = np.diff(np.log10(axis.get_majorticklocs()[:2])).round()  # empty where there is one tick
+    if (distance > 1).any():
+        axis.set_ticks(10.0 ** powers[powers % distance == 0])
+    formatter: Any = axis.get_minor_formatter()
+    formatter.minor_thresholds = (2 if len(powers) < 2 else 0.9, 0.4)
