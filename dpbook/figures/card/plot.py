@@ -126,10 +126,12 @@ def _set_ticks(axis: Axis) -> None:
     powers 2, 3, 4 and 6 times a power are labelled only if an axis has at most one power: `LogFormatter` compares its
     first threshold with the number of powers, before 3.11 with the number of decades.
     """
+    from matplotlib.ticker import LogLocator
+
     low, high = np.log10(np.sort(axis.get_view_interval()))
     powers = np.arange(np.ceil(low), np.floor(high) + 1)
     distance = np.diff(np.log10(axis.get_majorticklocs()[:2])).round()  # empty where there is one tick
-    if (distance > 1).any():
+    if (distance > 1).any() and isinstance(axis.get_major_locator(), LogLocator):  # and not ticks that a plot has set
         axis.set_ticks(10.0 ** powers[powers % distance == 0])
     formatter: Any = axis.get_minor_formatter()
     formatter.minor_thresholds = (2 if len(powers) < 2 else 0.9, 0.4)
