@@ -15,7 +15,7 @@ from tests.classroom import teaching
 from tests.classroom.mutants.edits import answers, reference
 
 PAGES = sorted(teaching.PLACE.glob("*.md"))
-all_wrong_answers = pytest.mark.skipif(missing() is not None, reason=f"one of 11.1's has no test: {missing()}")
+all_wrong_answers = pytest.mark.skipif(missing() is not None, reason=f"a wrong answer of 11.1 is left out: {missing()}")
 
 
 @all_wrong_answers

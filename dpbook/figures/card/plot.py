@@ -122,9 +122,9 @@ def finish(figure: Figure, alt: str, *, varies: bool = False) -> Picture:
 def _set_ticks(axis: Axis) -> None:
     """Choose the ticks of a logarithmic axis as matplotlib 3.11 does, so that pictures are the same with earlier ones.
 
-    Where not every power of ten has a tick, those have one whose exponents can be divided by the distance. Between
-    powers 2, 3, 4 and 6 times a power are labelled only if an axis has at most one power: `LogFormatter` compares its
-    first threshold with the number of powers, before 3.11 with the number of decades.
+    Ticks that are several decades apart stand at multiples of this distance. Between powers of ten, 2, 3, 4 and 6 times
+    a power are labelled only if the axis shows at most one power: ``minor_thresholds[0]`` of `LogFormatter` is a number
+    of powers, and before 3.11 a number of decades.
     """
     from matplotlib.ticker import LogLocator
 
