@@ -123,6 +123,26 @@ def test_a_recording_watches_no_model_of_an_earlier_training(tmp_path):
     assert [event["sync"] for event in read_journal(tmp_path, 0) if event["kind"] == "forward"] == [None]
 
 
+def train_what_exists(rank, folder):
+    """Record a training whose wrapped model and optimizer are older than the recording."""
+    import torch
+    from torch import nn
+
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    with recording(folder, audit=True, updates=0):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.processes
+def test_a_model_and_an_optimizer_that_exist_already_are_recorded_from_the_first_forward_on(tmp_path):
+    start(train_what_exists, [(rank, tmp_path) for rank in range(3)], echo=False)
+    for rank in range(3):
+        events = read_journal(tmp_path, rank)
+        assert [event["sync"] for event in events if event["kind"] == "forward"] == [True]
+
+
 def test_without_a_launcher_it_says_what_is_missing(tmp_path, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
